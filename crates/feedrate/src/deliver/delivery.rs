@@ -1,0 +1,292 @@
+//! The driver: fills the window from the plan, lets the pool work, hands batches over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::window::{Lost, Options, Window};
+use crate::plan::{Plan, Task};
+use crate::stats::Counters;
+use crate::work::{Death, Event, Pool};
+
+/// A batch with its place.
+#[derive(Debug)]
+pub struct Delivered<O> {
+    /// Position in the epoch.
+    pub position: u64,
+    /// The worker that made it.
+    pub worker: usize,
+    /// What the pool made.
+    pub output: O,
+}
+
+/// Why there is no batch.
+#[derive(Debug)]
+pub enum Failure<J, PlanError, PoolError> {
+    /// The plan failed at this position; everything before it has been delivered.
+    Plan(PlanError),
+    /// The pool failed.
+    Pool(PoolError),
+    /// A worker is gone for good.
+    Lost(Lost<J>),
+    /// Nothing arrived in time. The next call waits for the same batch again.
+    TimedOut {
+        /// The worker that has the task which is waited for.
+        worker: usize,
+        /// Its tasks, the one that it is doing first.
+        tasks: Vec<Task<J>>,
+    },
+}
+
+type FailureOf<P, K> = Failure<<P as Plan>::Job, <P as Plan>::Error, <K as Pool>::Error>;
+
+/// A plan, a pool and the window between them.
+///
+/// Not a thread and not a queue: all of it happens inside [`next`](Delivery::next) and [`begin`](Delivery::begin), on
+/// the calling thread.
+#[derive(Debug)]
+pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
+    plan: Option<P>,
+    pool: K,
+    window: Window<P::Job, K::Output>,
+    options: Options,
+    epoch: u64,
+    delivered: u64,
+    /// The plan has given its last job.
+    planned_all: bool,
+    /// The plan failed; reported when all that came before is delivered.
+    plan_error: Option<P::Error>,
+    /// A worker lost for good: the epoch cannot be completed, and every further call says so.
+    broken: Option<Lost<P::Job>>,
+    /// Deaths of each worker during its start, in a row.
+    failed_starts: Vec<u32>,
+    events: Vec<Event<K::Output>>,
+    counters: Counters,
+}
+
+impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
+    /// Ties a pool to a window; no task is planned before [`begin`](Delivery::begin).
+    pub fn new(pool: K, options: Options) -> Self {
+        let workers = pool.workers();
+        Self {
+            plan: None,
+            window: Window::new(options, workers),
+            failed_starts: vec![0; workers],
+            pool,
+            options,
+            epoch: 0,
+            delivered: 0,
+            planned_all: false,
+            plan_error: None,
+            broken: None,
+            events: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Starts an epoch and fills the window. What is left of an epoch in progress is abandoned: workers finish what they were
+    /// given and the results are dropped.
+    pub fn begin(&mut self, plan: P) -> Result<(), FailureOf<P, K>> {
+        self.window.reset();
+        self.delivered = 0;
+        self.planned_all = false;
+        self.plan_error = None;
+        self.broken = None;
+        self.plan = Some(plan);
+        self.epoch += 1;
+        self.pool.begin_epoch(self.epoch).map_err(Failure::Pool)?;
+        if self.options.ahead {
+            for _ in 0..self.options.window {
+                self.plan_one()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next batch, `None` at the end of the epoch. Blocks until it is there, at most for `timeout` since the call.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
+        if !self.options.ahead && self.window.is_empty() {
+            if let Err(failure) = self.plan_one() {
+                return Some(Err(failure));
+            }
+        }
+        let mut deadline: Option<Instant> = None;
+        loop {
+            if let Some(lost) = &self.broken {
+                return Some(Err(Failure::Lost(lost.clone())));
+            }
+            if let Some((position, worker, result)) = self.window.take() {
+                if self.options.ahead {
+                    if let Err(failure) = self.plan_one() {
+                        return Some(Err(failure));
+                    }
+                }
+                return Some(match result {
+                    Ok(output) => {
+                        self.delivered += 1;
+                        self.counters.delivered += 1;
+                        Ok(Delivered { position, worker, output })
+                    }
+                    Err(lost) => Err(Failure::Lost(lost)),
+                });
+            }
+            if self.window.is_empty() {
+                return self.at_end();
+            }
+            let left = timeout.map(|timeout| {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if left == Some(Duration::ZERO)
+                && let Some((worker, _)) = self.window.awaited()
+            {
+                let tasks = self.window.tasks_of(worker);
+                return Some(Err(Failure::TimedOut { worker, tasks }));
+            }
+            if let Err(failure) = self.pump(left) {
+                return Some(Err(failure));
+            }
+        }
+    }
+
+    /// The pool, for what only it knows.
+    pub fn pool(&self) -> &K {
+        &self.pool
+    }
+
+    /// The pool, for what only it can do.
+    pub fn pool_mut(&mut self) -> &mut K {
+        &mut self.pool
+    }
+
+    /// Batches handed over in this epoch.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// What has been counted since the delivery was made.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn at_end(&mut self) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
+        let error = self.plan_error.take()?;
+        // A plan may go on behind its error, as a batch behind a bad one does.
+        self.planned_all = false;
+        let refill = if self.options.ahead { self.options.window } else { 0 };
+        for _ in 0..refill {
+            if let Err(failure) = self.plan_one() {
+                return Some(Err(failure));
+            }
+        }
+        Some(Err(Failure::Plan(error)))
+    }
+
+    /// Plans and sends one task, if there is one and room for it.
+    fn plan_one(&mut self) -> Result<(), FailureOf<P, K>> {
+        if self.planned_all || self.plan_error.is_some() || !self.window.has_room() {
+            return Ok(());
+        }
+        let Some(plan) = self.plan.as_mut() else { return Ok(()) };
+        match plan.next_job() {
+            None => self.planned_all = true,
+            Some(Err(error)) => self.plan_error = Some(error),
+            Some(Ok(job)) => {
+                // No worker can take it only when every private stream has ended: then there is no data for it either.
+                let Some(worker) = self.window.pick() else {
+                    self.planned_all = true;
+                    return Ok(());
+                };
+                let task = Task {
+                    epoch: self.epoch,
+                    position: self.window.next_position(),
+                    job: Arc::new(job),
+                };
+                self.pool.submit(worker, &task).map_err(Failure::Pool)?;
+                self.window.sent(worker, task);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the pool once and books what it reports.
+    fn pump(&mut self, timeout: Option<Duration>) -> Result<(), FailureOf<P, K>> {
+        let mut events = std::mem::take(&mut self.events);
+        let begun = Instant::now();
+        let waited = self.pool.wait(timeout, &mut events);
+        self.counters.waited += begun.elapsed();
+        let mut result = waited.map_err(Failure::Pool);
+        for event in events.drain(..) {
+            if let Err(failure) = self.book(event) {
+                result = Err(failure);
+            }
+        }
+        self.events = events;
+        result
+    }
+
+    fn book(&mut self, event: Event<K::Output>) -> Result<(), FailureOf<P, K>> {
+        match event {
+            Event::Done {
+                worker,
+                epoch,
+                position,
+                output,
+            } => {
+                self.failed_starts[worker] = 0;
+                if !self.window.done(worker, epoch, position, output) {
+                    self.window.note_completed(worker, epoch, position);
+                }
+                Ok(())
+            }
+            Event::Exhausted {
+                worker,
+                epoch,
+                position,
+            } => {
+                self.failed_starts[worker] = 0;
+                if self.window.exhausted(worker, epoch, position) {
+                    self.pool.retire(worker).map_err(Failure::Pool)?;
+                    return self.plan_one();
+                }
+                Ok(())
+            }
+            Event::Died { worker, death } => self.bury(worker, death),
+        }
+    }
+
+    /// A worker died: replace it and send its tasks again, or give up what cannot be done again.
+    fn bury(&mut self, worker: usize, death: Death) -> Result<(), FailureOf<P, K>> {
+        self.counters.deaths += 1;
+        let (mut tasks, mut twice) = self.window.died(worker, death.ready);
+        if !death.ready {
+            self.failed_starts[worker] += 1;
+            twice = self.failed_starts[worker] >= 2;
+        }
+        let never_started = twice && !death.ready;
+        let lost = |tasks: &[Task<P::Job>], death: Death| Lost {
+            worker,
+            death,
+            tasks: tasks.to_vec(),
+            twice,
+            delivered: self.delivered,
+        };
+        if !self.options.redo || self.options.pinned || never_started {
+            self.broken = Some(lost(&tasks, death));
+            return Ok(());
+        }
+        if twice {
+            let lost = lost(&tasks[..1], death);
+            self.window.give_up(worker, lost);
+            tasks.remove(0);
+        }
+        let completed = self.window.completed(worker);
+        self.pool
+            .revive(worker, self.epoch, completed)
+            .map_err(Failure::Pool)?;
+        for task in &tasks {
+            self.pool.submit(worker, task).map_err(Failure::Pool)?;
+        }
+        self.counters.redone += tasks.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Where tasks run: inline, in threads, in processes.
+//!
+//! A pool turns a [`Task`](crate::plan::Task) into an output, *whole, in one place*. The delivery tells it which worker gets
+//! which task and asks it what has happened; the pool knows nothing of order, retries or epochs.
+
+use std::time::Duration;
+
+use crate::plan::Task;
+
+/// How a worker ended without being asked to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Death {
+    /// Process id, if the worker was a process.
+    pub pid: Option<u32>,
+    /// Exit code, if it exited.
+    pub exit_code: Option<i32>,
+    /// Signal number, if it was killed by one.
+    pub signal: Option<i32>,
+    /// Whether it had reported that it was ready before it died; if not, its start is to blame and not a task.
+    pub ready: bool,
+}
+
+/// What a pool reports.
+#[derive(Debug)]
+pub enum Event<O> {
+    /// A task is done; user errors are part of the output.
+    Done {
+        /// The worker that did it.
+        worker: usize,
+        /// Epoch of the task.
+        epoch: u64,
+        /// Position of the task.
+        position: u64,
+        /// Its result.
+        output: O,
+    },
+    /// A worker's private stream (an opaque iterable) has ended; the task brought nothing.
+    Exhausted {
+        /// The worker whose stream ended.
+        worker: usize,
+        /// Epoch of the task.
+        epoch: u64,
+        /// Position of the task that found the end.
+        position: u64,
+    },
+    /// A worker is gone, and with it whatever it was doing.
+    Died {
+        /// The worker.
+        worker: usize,
+        /// How it ended.
+        death: Death,
+    },
+}
+
+/// A set of workers.
+///
+/// All methods are called from one thread at a time. A worker does its tasks in the order in which it got them; the oldest task
+/// that it has not completed is the one that it is working on.
+pub trait Pool {
+    /// What a task holds.
+    type Job;
+    /// What a completed task gives, including a user's error.
+    type Output;
+    /// What ends the pool's service: an interrupt, a worker that could not be started, a broken channel.
+    type Error;
+
+    /// Number of workers, fixed for the pool's life; at least 1.
+    fn workers(&self) -> usize;
+
+    /// Hands a task to a worker. Never blocks; a worker that has just died takes it silently, since its death will be
+    /// reported by [`wait`](Pool::wait).
+    fn submit(&mut self, worker: usize, task: &Task<Self::Job>) -> Result<(), Self::Error>;
+
+    /// Appends what has happened to `events`. Blocks until there is something, at most for `timeout` (for ever with `None`);
+    /// returns without an event only when the timeout has passed.
+    fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Self::Output>>) -> Result<(), Self::Error>;
+
+    /// Tells every worker that the tasks of a new epoch follow.
+    fn begin_epoch(&mut self, epoch: u64) -> Result<(), Self::Error>;
+
+    /// Puts a new worker in the place of one that was reported as dead. `completed` is the last task of it that was
+    /// received, from which state that rides with completions can be taken up.
+    fn revive(&mut self, worker: usize, epoch: u64, completed: Option<(u64, u64)>) -> Result<(), Self::Error>;
+
+    /// The worker gets no further task in this epoch; a pool that will not run another one may end it.
+    fn retire(&mut self, worker: usize) -> Result<(), Self::Error>;
+}
