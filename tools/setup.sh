@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# The set-up steps of the Makefile. Each is quiet when all is well and says what to do when not.
+#   setup.sh need-cargo | venv DIR | group DIR NAME | native DIR
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+die() {
+    printf '\nfeedrate: %s\n' "$1" >&2
+    exit 1
+}
+say() { printf 'feedrate: %s\n' "$1" >&2; }
+
+# Two `make`s, or `make -j`, may want the same step at once.
+locked() {
+    mkdir -p .cache
+    if command -v flock >/dev/null; then
+        exec 9>.cache/setup.lock
+        flock 9
+    fi
+}
+
+# Runs a command with its output kept aside, shown only when it fails.
+quietly() {
+    local log
+    log=$(mktemp)
+    if ! "$@" >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+need_cargo() {
+    command -v cargo >/dev/null || die "cargo was not found. Install Rust 1.88 or newer (rustup.rs, or your distribution) and open a new shell."
+    command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null ||
+        die "no C compiler was found (Rust needs one to link). On Debian: apt-get install gcc libc6-dev"
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if command -v "$candidate" >/dev/null 2>&1 &&
+            "$candidate" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    die "Python 3.11 or newer was not found (python3 is: $(python3 --version 2>&1 || true)). Install one, or name it: make PYTHON=/path/to/python3.12 ..."
+}
+
+case "${1:-}" in
+need-cargo)
+    need_cargo
+    ;;
+venv)
+    dir=$2
+    locked
+    python=$(find_python)
+    if ! "$dir/bin/python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+        say "making $dir with $("$python" --version)"
+        rm -rf "$dir"
+        quietly "$python" -m venv "$dir" ||
+            die "'$python -m venv' failed. On Debian: apt-get install python3-venv"
+    fi
+    quietly "$dir/bin/python" -m pip install -q --disable-pip-version-check -r requirements/pip.txt ||
+        die "pip could not be installed; is the package index reachable?"
+    touch "$dir/.made"
+    ;;
+group)
+    dir=$2 group=$3
+    locked
+    say "installing the '$group' packages (the first time can take minutes)"
+    quietly "$dir/bin/python" -m pip install -q --disable-pip-version-check --prefer-binary \
+        --group "$group" -c requirements/constraints.txt ||
+        die "installing the '$group' group of pyproject.toml failed (see above)"
+    touch "$dir/.group-$group"
+    ;;
+native)
+    dir=$2
+    need_cargo
+    locked
+    say "building the extension module (release)"
+    # shellcheck disable=SC2086
+    VIRTUAL_ENV=$PWD/${dir#"$PWD"/} PATH="$PWD/${dir#"$PWD"/}/bin:$PATH" \
+        quietly "$dir/bin/maturin" develop --release ${CARGO_FLAGS:-} ||
+        die "the build failed (see above)"
+    touch "$dir/.native"
+    ;;
+*)
+    die "usage: setup.sh need-cargo | venv DIR | group DIR NAME | native DIR"
+    ;;
+esac
