@@ -94,12 +94,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.plan = Some(plan);
         self.epoch += 1;
         self.pool.begin_epoch(self.epoch).map_err(Failure::Pool)?;
-        if self.options.ahead {
-            for _ in 0..self.options.window {
-                self.plan_one()?;
-            }
-        }
-        Ok(())
+        if self.options.ahead { self.fill() } else { Ok(()) }
     }
 
     /// The next batch, `None` at the end of the epoch. Blocks until it is there, at most for `timeout` since the call.
@@ -110,15 +105,16 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             }
         }
         let mut deadline: Option<Instant> = None;
+        let mut asked = false;
         loop {
             if let Some(lost) = &self.broken {
                 return Some(Err(Failure::Lost(lost.clone())));
             }
             if let Some((position, worker, result)) = self.window.take() {
-                if self.options.ahead {
-                    if let Err(failure) = self.plan_one() {
-                        return Some(Err(failure));
-                    }
+                if self.options.ahead
+                    && let Err(failure) = self.fill()
+                {
+                    return Some(Err(failure));
                 }
                 return Some(match result {
                     Ok(output) => {
@@ -136,12 +132,15 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
                 deadline.saturating_duration_since(Instant::now())
             });
+            // Even a timeout of zero looks once.
             if left == Some(Duration::ZERO)
+                && asked
                 && let Some((worker, _)) = self.window.awaited()
             {
                 let tasks = self.window.tasks_of(worker);
                 return Some(Err(Failure::TimedOut { worker, tasks }));
             }
+            asked = true;
             if let Err(failure) = self.pump(left) {
                 return Some(Err(failure));
             }
@@ -172,13 +171,23 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         let error = self.plan_error.take()?;
         // A plan may go on behind its error, as a batch behind a bad one does.
         self.planned_all = false;
-        let refill = if self.options.ahead { self.options.window } else { 0 };
-        for _ in 0..refill {
-            if let Err(failure) = self.plan_one() {
-                return Some(Err(failure));
-            }
+        if self.options.ahead
+            && let Err(failure) = self.fill()
+        {
+            return Some(Err(failure));
         }
         Some(Err(Failure::Plan(error)))
+    }
+
+    /// Plans and sends tasks until the window is full, the plan has no more, or no worker can take one.
+    fn fill(&mut self) -> Result<(), FailureOf<P, K>> {
+        loop {
+            let before = self.window.next_position();
+            self.plan_one()?;
+            if self.window.next_position() == before {
+                return Ok(());
+            }
+        }
     }
 
     /// Plans and sends one task, if there is one and room for it.
@@ -186,16 +195,21 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         if self.planned_all || self.plan_error.is_some() || !self.window.has_room() {
             return Ok(());
         }
+        if !self.window.any_active() {
+            // Every private stream has ended: there is no data for a further task.
+            self.planned_all = true;
+            return Ok(());
+        }
+        // Asked before the plan is, so that no job is taken from it that no worker can have yet.
+        if !self.window.can_pick() {
+            return Ok(());
+        }
         let Some(plan) = self.plan.as_mut() else { return Ok(()) };
         match plan.next_job() {
             None => self.planned_all = true,
             Some(Err(error)) => self.plan_error = Some(error),
             Some(Ok(job)) => {
-                // No worker can take it only when every private stream has ended: then there is no data for it either.
-                let Some(worker) = self.window.pick() else {
-                    self.planned_all = true;
-                    return Ok(());
-                };
+                let Some(worker) = self.window.pick() else { return Ok(()) };
                 let task = Task {
                     epoch: self.epoch,
                     position: self.window.next_position(),
@@ -246,7 +260,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 self.failed_starts[worker] = 0;
                 if self.window.exhausted(worker, epoch, position) {
                     self.pool.retire(worker).map_err(Failure::Pool)?;
-                    return self.plan_one();
+                    return if self.options.ahead { self.fill() } else { self.plan_one() };
                 }
                 Ok(())
             }
@@ -257,6 +271,11 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     /// A worker died: replace it and send its tasks again, or give up what cannot be done again.
     fn bury(&mut self, worker: usize, death: Death) -> Result<(), FailureOf<P, K>> {
         self.counters.deaths += 1;
+        if !self.window.is_active(worker) && death.ready {
+            // Its stream had ended: nothing is lost. The next epoch finds a new worker.
+            let completed = self.window.completed(worker);
+            return self.pool.revive(worker, self.epoch, completed).map_err(Failure::Pool);
+        }
         let (mut tasks, mut twice) = self.window.died(worker, death.ready);
         if !death.ready {
             self.failed_starts[worker] += 1;

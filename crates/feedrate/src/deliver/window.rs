@@ -56,8 +56,6 @@ enum State<J, O> {
     Ready(O),
     /// Ended two workers; said when its turn comes.
     Lost(Lost<J>),
-    /// Delivered out of order, or found the end of a stream.
-    Gone,
 }
 
 #[derive(Debug)]
@@ -80,14 +78,14 @@ struct Worker {
 #[derive(Debug)]
 pub(super) struct Window<J, O> {
     options: Options,
+    /// Sorted by position. Out of order, or when a stream has ended, positions are missing; what is delivered is not kept,
+    /// so that one slow task does not make the list grow.
     entries: VecDeque<Entry<J, O>>,
-    /// Position of `entries[0]`.
-    base: u64,
+    /// Position of the next task.
+    next: u64,
     workers: Vec<Worker>,
     /// The worker that is asked first for the next task.
     turn: usize,
-    /// Entries that are not `Gone`.
-    held: usize,
 }
 
 impl<J, O> Window<J, O> {
@@ -100,19 +98,17 @@ impl<J, O> Window<J, O> {
         Self {
             options,
             entries: VecDeque::with_capacity(options.window),
-            base: 0,
+            next: 0,
             workers: (0..workers).map(|_| worker()).collect(),
             turn: 0,
-            held: 0,
         }
     }
 
     /// Forgets all tasks; what workers still do for them is ignored when it arrives, by its epoch.
     pub(super) fn reset(&mut self) {
         self.entries.clear();
-        self.base = 0;
+        self.next = 0;
         self.turn = 0;
-        self.held = 0;
         for worker in &mut self.workers {
             worker.queue.clear();
             worker.active = true;
@@ -120,27 +116,51 @@ impl<J, O> Window<J, O> {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.held < self.options.window
+        self.entries.len() < self.options.window
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.held == 0
+        self.entries.is_empty()
     }
 
     pub(super) fn next_position(&self) -> u64 {
-        self.base + self.entries.len() as u64
+        self.next
+    }
+
+    /// Whether any worker still takes tasks in this epoch.
+    pub(super) fn any_active(&self) -> bool {
+        self.workers.iter().any(|w| w.active)
+    }
+
+    /// Whether this worker still takes tasks in this epoch.
+    pub(super) fn is_active(&self, worker: usize) -> bool {
+        self.workers[worker].active
+    }
+
+    /// Whether [`pick`](Self::pick) would find a worker.
+    pub(super) fn can_pick(&self) -> bool {
+        let share = self.share();
+        self.workers.iter().any(|w| self.takes(w, share))
+    }
+
+    /// Out of order, the largest number of tasks that one worker may have.
+    fn share(&self) -> usize {
+        let active = self.workers.iter().filter(|w| w.active).count();
+        (self.options.window / active.max(1)).max(1)
+    }
+
+    fn takes(&self, worker: &Worker, share: usize) -> bool {
+        worker.active && (self.options.in_order || worker.queue.len() < share)
     }
 
     /// The worker for the next task, by PyTorch's rule: round robin over the active workers; out of order, the first in turn
     /// that has less than its share. `None` when no worker can take one.
     pub(super) fn pick(&mut self) -> Option<usize> {
-        let active = self.workers.iter().filter(|w| w.active).count();
-        let share = self.options.window / active.max(1);
+        let share = self.share();
         for _ in 0..self.workers.len() {
             let candidate = self.turn;
             self.turn = (self.turn + 1) % self.workers.len();
-            let worker = &self.workers[candidate];
-            if worker.active && (self.options.in_order || worker.queue.len() < share.max(1)) {
+            if self.takes(&self.workers[candidate], share) {
                 return Some(candidate);
             }
         }
@@ -148,15 +168,15 @@ impl<J, O> Window<J, O> {
     }
 
     pub(super) fn sent(&mut self, worker: usize, task: Task<J>) {
-        debug_assert_eq!(task.position, self.next_position());
+        debug_assert_eq!(task.position, self.next);
         self.workers[worker].queue.push_back(task.position);
+        self.next += 1;
         self.entries.push_back(Entry {
             task,
             worker,
             state: State::Sent,
             deaths: 0,
         });
-        self.held += 1;
     }
 
     /// A task came back. False when it is not one we wait for (an abandoned epoch, or a redone task that came twice).
@@ -177,40 +197,31 @@ impl<J, O> Window<J, O> {
         let Some(entry) = self.entry(position) else {
             return false;
         };
-        if entry.task.epoch != epoch || entry.worker != worker {
+        if entry.task.epoch != epoch || entry.worker != worker || !matches!(entry.state, State::Sent) {
             return false;
         }
-        let queue = std::mem::take(&mut self.workers[worker].queue);
-        self.workers[worker].active = false;
         // Its later tasks will find the same end: nothing comes for them.
-        for position in queue {
-            if let Some(entry) = self.entry(position) {
-                entry.state = State::Gone;
-                self.held -= 1;
-            }
-        }
-        self.trim();
+        self.workers[worker].queue.clear();
+        self.workers[worker].active = false;
+        self.entries.retain(|e| e.worker != worker || !matches!(e.state, State::Sent));
         true
     }
 
     /// The next result to hand over, if it is there.
     pub(super) fn take(&mut self) -> Option<(u64, usize, Result<O, Lost<J>>)> {
-        let settled = |e: &Entry<J, O>| matches!(e.state, State::Ready(_) | State::Lost(_));
+        let settled = |e: &Entry<J, O>| !matches!(e.state, State::Sent);
         let at = if self.options.in_order {
             self.entries.front().filter(|e| settled(e)).map(|_| 0)
         } else {
             self.entries.iter().position(settled)
         }?;
-        let entry = &mut self.entries[at];
-        let result = match std::mem::replace(&mut entry.state, State::Gone) {
+        let entry = self.entries.remove(at)?;
+        let result = match entry.state {
             State::Ready(output) => Ok(output),
             State::Lost(lost) => Err(lost),
-            State::Sent | State::Gone => return None,
+            State::Sent => return None,
         };
-        let (position, worker) = (entry.task.position, entry.worker);
-        self.held -= 1;
-        self.trim();
-        Some((position, worker, result))
+        Some((entry.task.position, entry.worker, result))
     }
 
     /// The worker and position that the user waits for: the oldest task that is still with a worker.
@@ -267,8 +278,8 @@ impl<J, O> Window<J, O> {
     }
 
     fn entry(&mut self, position: u64) -> Option<&mut Entry<J, O>> {
-        let at = position.checked_sub(self.base)?;
-        self.entries.get_mut(usize::try_from(at).ok()?)
+        let at = self.entries.binary_search_by_key(&position, |e| e.task.position).ok()?;
+        self.entries.get_mut(at)
     }
 
     fn leave(&mut self, worker: usize, epoch: u64, position: u64) {
@@ -278,13 +289,6 @@ impl<J, O> Window<J, O> {
             worker.queue.pop_front();
         } else {
             worker.queue.retain(|p| *p != position);
-        }
-    }
-
-    fn trim(&mut self) {
-        while matches!(self.entries.front(), Some(e) if matches!(e.state, State::Gone)) {
-            self.entries.pop_front();
-            self.base += 1;
         }
     }
 }
