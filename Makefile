@@ -14,7 +14,7 @@ CARGO       ?= cargo
 CARGO_FLAGS ?=
 # Arguments for pytest, e.g. make test-python PYTEST="tests/unit -k order"
 PYTEST      ?=
-MARK        ?= not slow and not soak
+MARK        ?= not slow and not long
 
 RUST_SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name Cargo.toml \) 2>/dev/null) \
                 Cargo.toml $(wildcard Cargo.lock)
@@ -72,7 +72,7 @@ test-python: $(VENV)/.group-test $(VENV)/.native ## Python tests; PYTEST="..." p
 .PHONY: check lint lint-rust lint-python
 check: ## What CI runs: lint, then every test but the soak
 	@$(MAKE) lint
-	@$(MAKE) test MARK="not soak"
+	@$(MAKE) test MARK="not slow"
 
 lint: ## Formatting, clippy, rustdoc, ruff, mypy, stubs; changes nothing
 	@$(MAKE) lint-rust
@@ -103,7 +103,7 @@ bench: $(VENV)/.group-bench $(VENV)/.native ## Compare with torch, torchdata and
 	@$(PY) benchmarks/run.py $(BENCH)
 
 soak: $(VENV)/.group-test $(VENV)/.native ## Chaos, long fuzzing and slow exits (an hour)
-	@$(PY) -m pytest -m soak $(PYTEST)
+	@FEEDRATE_SLOW=1 $(PY) -m pytest -m slow $(PYTEST)
 
 suite: $(VENV)/.group-test $(VENV)/.native ## PyTorch's own test_dataloader.py against our class
 	@$(PY) tools/pytorch_suite.py feedrate.torch:DataLoader $(SUITE)

@@ -1,0 +1,74 @@
+"""Puts the class under test in the place of torch's ``DataLoader``, in this and every child process.
+
+``tools/pytorch_suite.py`` puts this folder on ``PYTHONPATH``; Python runs the file at start. Spawned
+workers and ``python -c`` children of the tests inherit it. As soon as both torch and the module of the
+class have been imported completely, every module that holds the stock class gets the other one. The
+package of the class itself keeps the stock class, which it subclasses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+from typing import Any
+
+_module, _, _name = os.environ.get("FEEDRATE_SUITE_CLASS", "").partition(":")
+
+
+class _Swap(importlib.abc.MetaPathFinder):
+    """Watches two imports, and swaps the classes when both are done."""
+
+    def __init__(self) -> None:
+        self.complete: set[str] = set()
+        self.swapped: list[str] | None = None
+        self.busy = False
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname not in {"torch", _module} or self.busy:
+            return None
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.busy = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            self.complete.add(fullname)
+            self.swap()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def swap(self) -> None:
+        if self.swapped is not None or "torch" not in self.complete:
+            return
+        if _module not in self.complete:
+            if _module not in sys.modules:
+                importlib.import_module(_module)
+            if not _module.startswith("torch."):
+                return  # done by the nested call, or still being imported further up
+        import torch.utils.data.dataloader as stock_module
+
+        stock, mine = stock_module.DataLoader, getattr(sys.modules[_module], _name)
+        self.swapped = []
+        if mine is stock:
+            return
+        own = _module.partition(".")[0]
+        for module_name, module in list(sys.modules.items()):
+            if module_name.partition(".")[0] == own:
+                continue
+            for key, value in list(getattr(module, "__dict__", {}).items()):
+                if value is stock:
+                    setattr(module, key, mine)
+                    self.swapped.append(f"{module_name}.{key}")
+
+
+if _name:
+    sys.meta_path.insert(0, _Swap())
