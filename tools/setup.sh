@@ -81,9 +81,9 @@ native)
     need_cargo
     locked
     say "building the extension module (release)"
+    absolute=$(cd "$dir" && pwd)
     # shellcheck disable=SC2086
-    VIRTUAL_ENV=$PWD/${dir#"$PWD"/} PATH="$PWD/${dir#"$PWD"/}/bin:$PATH" \
-        quietly "$dir/bin/maturin" develop --release ${CARGO_FLAGS:-} ||
+    VIRTUAL_ENV=$absolute PATH="$absolute/bin:$PATH" quietly "$dir/bin/maturin" develop --release ${CARGO_FLAGS:-} ||
         die "the build failed (see above)"
     touch "$dir/.native"
     ;;
