@@ -100,7 +100,7 @@ fmt: $(VENV)/.group-lint ## Format Rust and Python
 
 .PHONY: bench soak suite sanitize
 bench: $(VENV)/.group-bench $(VENV)/.native ## Compare with torch, torchdata and SPDL: tables and a plot
-	@$(PY) benchmarks/run.py $(BENCH)
+	@$(PY) -m benchmarks.run $(BENCH)
 
 soak: $(VENV)/.group-test $(VENV)/.native ## Chaos, long fuzzing and slow exits (an hour)
 	@FEEDRATE_SLOW=1 $(PY) -m pytest -m slow $(PYTEST)

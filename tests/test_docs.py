@@ -96,7 +96,9 @@ def test_commands_exist(document: Path) -> None:
 def test_python_files_and_paths_named_in_the_documents_exist() -> None:
     missing = []
     for document in DOCUMENTS:
-        for path in re.findall(r"`((?:crates|python|docs|tests|tools|examples|benchmarks)/[\w./-]+)`", document.read_text()):
+        for path in re.findall(
+            r"`((?:crates|python|docs|tests|tools|examples|benchmarks)/[\w./-]+)`", document.read_text()
+        ):
             if not (ROOT / path).exists():
                 missing.append(f"{document.name}: {path}")
     assert not missing

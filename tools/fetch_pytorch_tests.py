@@ -64,6 +64,7 @@ def _apt(config: Path, *arguments: str, cwd: Path) -> None:
             capture_output=True,
             text=True,
             timeout=APT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise Unavailable(f"apt-get {arguments[0]} took longer than {APT_SECONDS} s") from None
@@ -84,8 +85,7 @@ def _download(uri: str, keyring: str | None, work: Path) -> bytes:
         f'Dir::Etc::sourcelist "{work}/sources.list";\n'
         'Dir::Etc::sourceparts "/dev/null";\n'
         'Acquire::Languages "none";\n'
-        'Acquire::Retries "2";\n'
-        + ('APT::Sandbox::User "root";\n' if os.geteuid() == 0 else "")
+        'Acquire::Retries "2";\n' + ('APT::Sandbox::User "root";\n' if os.geteuid() == 0 else "")
     )
     source = work / "source"
     _apt(config, "update", cwd=source)
@@ -133,9 +133,7 @@ def fetch() -> Path:
         partial.write_bytes(content)
         partial.replace(target)
         return target
-    raise Unavailable(
-        "; ".join(dict.fromkeys(reasons)) or "apt's configuration names no Debian archive"
-    )
+    raise Unavailable("; ".join(dict.fromkeys(reasons)) or "apt's configuration names no Debian archive")
 
 
 if __name__ == "__main__":

@@ -37,11 +37,20 @@ need_cargo() {
         die "no C compiler was found (Rust needs one to link). On Debian: apt-get install gcc libc6-dev"
 }
 
+new_enough() {
+    command -v "$1" >/dev/null 2>&1 &&
+        "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python; do
-        if command -v "$candidate" >/dev/null 2>&1 &&
-            "$candidate" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    if [ -n "${PYTHON:-}" ]; then
+        new_enough "$PYTHON" || die "PYTHON=$PYTHON is not a Python 3.11 or newer ($("$PYTHON" --version 2>&1 || true))"
+        command -v "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if new_enough "$candidate"; then
             command -v "$candidate"
             return
         fi
@@ -57,7 +66,7 @@ venv)
     dir=$2
     locked
     python=$(find_python)
-    if ! "$dir/bin/python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    if ! new_enough "$dir/bin/python"; then
         say "making $dir with $("$python" --version)"
         rm -rf "$dir"
         quietly "$python" -m venv "$dir" ||

@@ -39,11 +39,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     import torch.utils.data
 
     tested = torch.utils.data.DataLoader
-    held = {
-        getattr(item.module, "DataLoader", tested)
-        for item in session.items
-        if isinstance(item, pytest.Function)
-    }
+    held = {getattr(item.module, "DataLoader", tested) for item in session.items if isinstance(item, pytest.Function)}
     _write(
         "collected",
         tests=[_short(item.nodeid) for item in session.items],

@@ -26,7 +26,7 @@ class _Swap(importlib.abc.MetaPathFinder):
         self.swapped: list[str] | None = None
         self.busy = False
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, _path: Any = None, _target: Any = None) -> Any:
         if fullname not in {"torch", _module} or self.busy:
             return None
         self.busy = True
