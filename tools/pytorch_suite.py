@@ -231,7 +231,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", help='"module:Class"; torch.utils.data:DataLoader is the stock one')
     parser.add_argument("--file", type=Path, help="another version of test_dataloader.py")
-    parser.add_argument("--timeout", type=float, default=240, help="seconds for one test (240)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one test (600)")
     parser.add_argument("--total", type=float, default=7200, help="seconds for all of them (7200)")
     parser.add_argument("-k", help="only the tests that match this expression of pytest")
     parser.add_argument("--slow", action="store_true", help="also the tests that PyTorch calls slow")
