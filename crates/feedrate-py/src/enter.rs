@@ -1,0 +1,30 @@
+//! The one door for leaving the GIL.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+
+/// How often a wait comes up to look for signals. A signal that arrives in a system call interrupts it at once; this bounds the
+/// other cases, below the 100 ms in which Ctrl-C is to be answered.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Runs `wait` without the GIL, in slices, until it returns something or the time is up (`Ok(None)`). Between slices Python's
+/// signal handlers run; what they raise is returned.
+pub(crate) fn enter<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    mut wait: impl FnMut(Duration) -> PyResult<Option<T>> + Send,
+) -> PyResult<Option<T>> {
+    let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+    loop {
+        let slice = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()).min(SLICE));
+        let found = py.detach(|| wait(slice))?;
+        py.check_signals()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        if deadline.is_some_and(|d| Instant::now() >= d) {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A delivery whose plan is a Python sampler and whose pool runs Python code.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use feedrate::deliver::{Delivery, Failure, Lost, Options};
+use feedrate::plan::Plan;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyIterator, PyList};
+
+use crate::error::WorkerDied;
+use crate::inline::Inline;
+use crate::pool::{AnyPool, Job, Output};
+use crate::processes::Processes;
+use crate::threads::Threads;
+
+/// The sampler's iterator.
+struct SamplerPlan(Py<PyIterator>);
+
+impl Plan for SamplerPlan {
+    type Job = Job;
+    type Error = PyErr;
+
+    fn next_job(&mut self) -> Option<PyResult<Job>> {
+        Python::attach(|py| {
+            let next = self.0.bind(py).clone().next()?;
+            Some(next.map(|index| Job::new(index.unbind())))
+        })
+    }
+}
+
+type PyDelivery = Delivery<SamplerPlan, AnyPool>;
+
+/// The engine under one iterator. Used from one thread at a time; others wait.
+#[pyclass(frozen, module = "feedrate._native")]
+pub(crate) struct Feed {
+    /// `None` once closed.
+    delivery: Mutex<Option<PyDelivery>>,
+    /// Which thread is inside, to refuse re-entry (a sampler that iterates its own loader) instead of waiting for ever.
+    inside: AtomicU64,
+    /// `reraise(worker, payload)` raises what a worker sent; `timed_out(worker, indices)` raises for a timeout.
+    reraise: Py<PyAny>,
+    timed_out: Py<PyAny>,
+    end: Py<PyAny>,
+}
+
+/// Resets `inside`.
+struct Leave<'a>(&'a AtomicU64);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+fn thread_id() -> u64 {
+    thread_local! {
+        static ID: u64 = {
+            static NEXT: AtomicU64 = AtomicU64::new(1);
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        };
+    }
+    ID.with(|id| *id)
+}
+
+#[pymethods]
+impl Feed {
+    /// `pool` is a callable (inline: `pool(index, epoch, position)` gives the batch or `end`), `Threads` or `Processes`.
+    #[new]
+    #[pyo3(signature = (pool, *, window, in_order, redo, pinned, reraise, timed_out, end))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    #[expect(clippy::fn_params_excessive_bools, reason = "keywords in Python")]
+    fn new(
+        pool: &Bound<'_, PyAny>,
+        window: usize,
+        in_order: bool,
+        redo: bool,
+        pinned: bool,
+        reraise: Py<PyAny>,
+        timed_out: Py<PyAny>,
+        end: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let (pool, ahead) = if let Ok(processes) = pool.cast::<Processes>() {
+            (AnyPool::Processes(processes.borrow_mut().take()?), true)
+        } else if let Ok(threads) = pool.cast::<Threads>() {
+            (AnyPool::Threads(threads.borrow_mut().take()?), true)
+        } else {
+            (AnyPool::Inline(Inline::new(pool.clone().unbind(), end.clone_ref(pool.py()))), false)
+        };
+        let options = Options {
+            window,
+            in_order,
+            ahead,
+            redo,
+            pinned,
+        };
+        Ok(Self {
+            delivery: Mutex::new(Some(Delivery::new(pool, options))),
+            inside: AtomicU64::new(0),
+            reraise,
+            timed_out,
+            end,
+        })
+    }
+
+    /// Starts an epoch over the index objects of `sampler_iter`.
+    ///
+    /// `epoch_body` goes to process workers with the news of a further epoch.
+    #[pyo3(signature = (sampler_iter, epoch_body=None))]
+    fn begin(&self, py: Python<'_>, sampler_iter: &Bound<'_, PyAny>, epoch_body: Option<Vec<u8>>) -> PyResult<()> {
+        let plan = SamplerPlan(sampler_iter.try_iter()?.unbind());
+        self.with(py, |delivery| {
+            if let AnyPool::Processes(pool) = delivery.pool_mut() {
+                pool.epoch_body = epoch_body.unwrap_or_default();
+            }
+            delivery.begin(plan).map_err(|failure| self.failure(py, failure))
+        })
+    }
+
+    /// The next batch, or `end`. Blocks without the GIL, at most `timeout` seconds (None: for ever); answers Ctrl-C.
+    #[pyo3(signature = (timeout=None))]
+    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = timeout
+            .map(|t| Duration::try_from_secs_f64(t).or_else(|e| if t > 1e9 { Ok(Duration::from_secs(1 << 40)) } else { Err(e) }))
+            .transpose()
+            .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let delivered = self.with(py, |delivery| match delivery.next(timeout) {
+            None => Ok(None),
+            Some(Ok(delivered)) => Ok(Some(delivered)),
+            Some(Err(failure)) => Err(self.failure(py, failure)),
+        })?;
+        let Some(delivered) = delivered else {
+            return Ok(self.end.bind(py).clone());
+        };
+        match delivered.output {
+            Output::Object(batch) => Ok(batch.into_bound(py)),
+            Output::Raised(error) => Err(error),
+            Output::Message(message) => {
+                let error = message.error;
+                let object = message.unpack(py)?;
+                if error {
+                    return Err(self.raised_by(py, &self.reraise, (delivered.worker, object)));
+                }
+                Ok(object)
+            }
+        }
+    }
+
+    /// Asks all workers to end and lets go of them. Does not wait for them.
+    fn close(&self, py: Python<'_>) {
+        let delivery = self.delivery.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut delivery) = delivery
+            && let AnyPool::Processes(pool) = delivery.pool_mut()
+        {
+            pool.close();
+        }
+    }
+
+    /// `(delivered, seconds waited, deaths, tasks redone)`, counted since this feed was made.
+    fn counters(&self, py: Python<'_>) -> PyResult<(u64, f64, u64, u64)> {
+        self.with(py, |delivery| {
+            let c = delivery.counters();
+            Ok((c.delivered, c.waited.as_secs_f64(), c.deaths, c.redone))
+        })
+    }
+}
+
+impl Feed {
+    fn with<T>(&self, py: Python<'_>, run: impl FnOnce(&mut PyDelivery) -> PyResult<T>) -> PyResult<T> {
+        let me = thread_id();
+        if self.inside.load(Ordering::Acquire) == me {
+            return Err(PyRuntimeError::new_err(
+                "this iterator is already working on its next batch further up on this thread's stack",
+            ));
+        }
+        let mut guard = self.delivery.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        self.inside.store(me, Ordering::Release);
+        let _leave = Leave(&self.inside);
+        match guard.as_mut() {
+            Some(delivery) => run(delivery),
+            None => Err(PyRuntimeError::new_err("this iterator has been closed")),
+        }
+    }
+
+    /// Calls a Python function that is to raise; returns what it raised.
+    fn raised_by<'py, A>(&self, py: Python<'py>, function: &Py<PyAny>, args: A) -> PyErr
+    where
+        A: pyo3::call::PyCallArgs<'py>,
+    {
+        match function.bind(py).call1(args) {
+            Ok(_) => PyRuntimeError::new_err("a failure was reported and nothing was raised for it"),
+            Err(error) => error,
+        }
+    }
+
+    fn failure(&self, py: Python<'_>, failure: Failure<Job, PyErr, PyErr>) -> PyErr {
+        let indices = |tasks: &[feedrate::plan::Task<Job>]| PyList::new(py, tasks.iter().map(|t| t.job.index.bind(py)));
+        match failure {
+            Failure::Plan(error) | Failure::Pool(error) => error,
+            Failure::TimedOut { worker, tasks } => match indices(&tasks) {
+                Ok(indices) => self.raised_by(py, &self.timed_out, (worker, indices)),
+                Err(error) => error,
+            },
+            Failure::Lost(lost) => match indices(&lost.tasks) {
+                Ok(indices) => {
+                    let Lost {
+                        worker,
+                        death,
+                        twice,
+                        delivered,
+                        ..
+                    } = lost;
+                    let indices = indices.unbind();
+                    WorkerDied::new_err((
+                        worker,
+                        death.pid,
+                        death.exit_code,
+                        death.signal,
+                        death.ready,
+                        indices,
+                        twice,
+                        delivered,
+                    ))
+                }
+                Err(error) => error,
+            },
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `feedrate._native`: translation between Python and the engine, one file per Python class.
+//!
+//! The rules of this crate: every blocking call goes through [`enter`], memory leaves through [`block`] and `dlpack`, and only
+//! the modules listed here may be unsafe: `block`, `dlpack` and `worker_end` (raw memory handed to or taken from Python).
+
+mod block;
+mod dlpack;
+mod enter;
+mod error;
+mod feed;
+mod inline;
+mod message;
+mod pool;
+mod processes;
+mod system;
+mod threads;
+mod wire;
+mod worker_end;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use crate::block::{Arena, Block};
+    #[pymodule_export]
+    use crate::error::Error;
+    #[pymodule_export]
+    use crate::error::WorkerDied;
+    #[pymodule_export]
+    use crate::feed::Feed;
+    #[pymodule_export]
+    use crate::message::{block, tensor};
+    #[pymodule_export]
+    use crate::processes::{Processes, forget_inherited};
+    #[pymodule_export]
+    use crate::threads::{ThreadEnd, Threads};
+    #[pymodule_export]
+    use crate::system::{memory_limit, oom_kills, process_state, set_thread_name};
+    #[pymodule_export]
+    use crate::worker_end::WorkerEnd;
+}

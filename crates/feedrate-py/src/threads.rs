@@ -1,0 +1,160 @@
+//! The pool of Python threads: started by Python, fed and emptied here.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use feedrate::plan::Task;
+use feedrate::work::{Event, Pool};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::enter::enter;
+use crate::pool::{Job, Output};
+
+enum Order {
+    Task(Task<Job>),
+    Epoch(u64),
+}
+
+pub(crate) struct ThreadPool {
+    orders: Vec<Sender<Order>>,
+    events: Receiver<Event<Output>>,
+}
+
+impl Pool for ThreadPool {
+    type Job = Job;
+    type Output = Output;
+    type Error = PyErr;
+
+    fn workers(&self) -> usize {
+        self.orders.len()
+    }
+
+    fn submit(&mut self, worker: usize, task: &Task<Job>) -> PyResult<()> {
+        self.orders[worker]
+            .send(Order::Task(task.clone()))
+            .map_err(|_| PyRuntimeError::new_err(format!("DataLoader worker thread {worker} has ended")))
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Output>>) -> PyResult<()> {
+        let source = &self.events;
+        let first = match source.try_recv() {
+            Ok(event) => Some(event),
+            Err(_) => Python::attach(|py| {
+                enter(py, timeout, |slice| match source.recv_timeout(slice) {
+                    Ok(event) => Ok(Some(event)),
+                    Err(RecvTimeoutError::Timeout) => Ok(None),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        Err(PyRuntimeError::new_err("all DataLoader worker threads have ended"))
+                    }
+                })
+            })?,
+        };
+        events.extend(first);
+        events.extend(source.try_iter());
+        Ok(())
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) -> PyResult<()> {
+        for orders in &self.orders {
+            // A thread that has ended is reported when a task is sent to it.
+            drop(orders.send(Order::Epoch(epoch)));
+        }
+        Ok(())
+    }
+
+    fn revive(&mut self, _worker: usize, _epoch: u64, _completed: Option<(u64, u64)>) -> PyResult<()> {
+        Ok(())
+    }
+
+    fn retire(&mut self, _worker: usize) -> PyResult<()> {
+        Ok(())
+    }
+}
+
+/// The threads' side and ours: `Threads(n)` makes `n` ends to be served by Python threads.
+#[pyclass(module = "feedrate._native")]
+pub(crate) struct Threads {
+    pool: Option<ThreadPool>,
+}
+
+impl Threads {
+    pub(crate) fn take(&mut self) -> PyResult<ThreadPool> {
+        self.pool
+            .take()
+            .ok_or_else(|| PyRuntimeError::new_err("these threads already serve a feed"))
+    }
+}
+
+#[pymethods]
+impl Threads {
+    /// Returns the pool and the workers' ends.
+    #[staticmethod]
+    fn pair(workers: usize) -> (Self, Vec<ThreadEnd>) {
+        let (done, events) = unbounded();
+        let (orders, ends): (Vec<_>, Vec<_>) = (0..workers)
+            .map(|worker| {
+                let (send, orders) = unbounded();
+                let events = done.clone();
+                (send, ThreadEnd { worker, orders, events })
+            })
+            .unzip();
+        let pool = Some(ThreadPool { orders, events });
+        (Self { pool }, ends)
+    }
+}
+
+/// One thread's end: takes tasks, gives results.
+#[pyclass(frozen, module = "feedrate._native")]
+pub(crate) struct ThreadEnd {
+    worker: usize,
+    orders: Receiver<Order>,
+    events: Sender<Event<Output>>,
+}
+
+#[pymethods]
+impl ThreadEnd {
+    /// Blocks (without the GIL) for the next order: `(epoch, position, index)`, with position and index None when an epoch
+    /// begins; None when the pool is gone.
+    fn recv(&self, py: Python<'_>) -> Option<(u64, Option<u64>, Option<Py<PyAny>>)> {
+        match py.detach(|| self.orders.recv()).ok()? {
+            Order::Epoch(epoch) => Some((epoch, None, None)),
+            Order::Task(task) => {
+                let index = task.job.index.clone_ref(py);
+                Some((task.epoch, Some(task.position), Some(index)))
+            }
+        }
+    }
+
+    /// A task gave `batch`.
+    fn done(&self, epoch: u64, position: u64, batch: Py<PyAny>) {
+        self.report(epoch, position, Output::Object(batch));
+    }
+
+    /// A task raised `error`.
+    fn raised(&self, epoch: u64, position: u64, error: Bound<'_, PyAny>) {
+        self.report(epoch, position, Output::Raised(PyErr::from_value(error)));
+    }
+
+    /// The thread's stream ended at this task.
+    fn exhausted(&self, epoch: u64, position: u64) {
+        // The pool may be gone; then nobody wants to know.
+        drop(self.events.send(Event::Exhausted {
+            worker: self.worker,
+            epoch,
+            position,
+        }));
+    }
+}
+
+impl ThreadEnd {
+    fn report(&self, epoch: u64, position: u64, output: Output) {
+        let event = Event::Done {
+            worker: self.worker,
+            epoch,
+            position,
+            output,
+        };
+        drop(self.events.send(event));
+    }
+}

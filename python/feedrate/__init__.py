@@ -1,0 +1,25 @@
+"""Feedrate: a data loader for machine-learning training with a Rust core.
+
+* :class:`feedrate.torch.DataLoader` takes the place of ``torch.utils.data.DataLoader``.
+* :class:`feedrate.DataLoader` is the same loader without torch, for NumPy and JAX.
+"""
+
+from feedrate._collate import default_collate, default_convert
+from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
+from feedrate._errors import Error, WorkerDied
+from feedrate._loader import DataLoader, IterableDataset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DataLoader",
+    "Error",
+    "IterableDataset",
+    "Rng",
+    "WorkerDied",
+    "WorkerInfo",
+    "default_collate",
+    "default_convert",
+    "get_worker_info",
+    "rng",
+]

@@ -1,0 +1,140 @@
+"""Default collation without torch: the structure rules of torch's ``default_collate``, with NumPy arrays for tensors."""
+
+from __future__ import annotations
+
+import collections.abc as abc
+import contextlib
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Allocate = Callable[[int], Any]
+
+_process_allocator: Allocate | None = None
+
+# Below this a fresh array is cheaper than a slot; above it reused memory saves the page faults.
+_ARENA_MIN = 1 << 16
+
+
+def set_process_allocator(allocate: Allocate | None) -> None:
+    """In a worker process: where ``default_collate`` puts arrays."""
+    global _process_allocator
+    _process_allocator = allocate
+
+
+def _stack(arrays: list[np.ndarray[Any, Any]], allocate: Allocate | None) -> np.ndarray[Any, Any]:
+    first = arrays[0]
+    if allocate is None or first.dtype.hasobject or first.nbytes * len(arrays) == 0:
+        return np.stack(arrays)
+    shape = (len(arrays), *first.shape)
+    for i, array in enumerate(arrays):
+        if array.shape != first.shape:
+            raise RuntimeError(
+                f"default_collate: arrays of one batch must have equal shapes: sample 0 has {first.shape}, "
+                f"sample {i} has {array.shape}. Pad them, or give a collate_fn"
+            )
+    dtype = first.dtype if all(a.dtype == first.dtype for a in arrays) else np.result_type(*arrays)
+    out = np.ndarray(shape, dtype, allocate(math.prod(shape) * dtype.itemsize))
+    return np.stack(arrays, out=out)
+
+
+def default_collate(batch: Any) -> Any:
+    """Puts samples together to a batch.
+
+    Arrays and NumPy scalars are stacked, Python floats become a float64 array, ints int64, bools bool; strings and bytes stay as
+    they are; mappings, namedtuples and sequences are collated field by field (tuples become lists), keeping their type where it
+    can be made. Everything is decided by the first sample.
+
+    Raises ``TypeError`` for anything else, ``RuntimeError`` for sequences of unequal length or arrays of unequal shape.
+    """
+    return _collate(batch, _process_allocator)
+
+
+def with_allocator(allocate: Allocate) -> Callable[[Any], Any]:
+    """``default_collate`` with memory for large arrays from ``allocate(nbytes)`` (an object with the buffer protocol)."""
+
+    def collate(batch: Any) -> Any:
+        return _collate(batch, allocate, _ARENA_MIN)
+
+    return collate
+
+
+def _collate(batch: Any, allocate: Allocate | None, smallest: int = 1) -> Any:
+    first = batch[0]
+    kind = type(first)
+    if isinstance(first, np.ndarray):
+        if first.dtype.kind in "SUaO":
+            raise TypeError(_unknown(first.dtype))
+        use = allocate if first.nbytes * len(batch) >= smallest else None
+        return _stack([np.asarray(a) for a in batch], use)
+    if isinstance(first, np.bool_ | np.number):
+        return np.asarray(batch)
+    if isinstance(first, bool):
+        return np.asarray(batch, dtype=np.bool_ if all(type(x) is bool for x in batch) else None)
+    if isinstance(first, int):
+        return np.asarray(batch)
+    if isinstance(first, float):
+        return np.asarray(batch, dtype=np.float64)
+    if isinstance(first, str | bytes):
+        return batch
+    if isinstance(first, abc.Mapping):
+        fields = {key: _collate([sample[key] for sample in batch], allocate, smallest) for key in first}
+        with contextlib.suppress(TypeError):
+            if isinstance(first, abc.MutableMapping):
+                clone = copy.copy(first)
+                clone.update(fields)
+                return clone
+            return kind(fields)
+        return fields
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return kind(*(_collate(samples, allocate, smallest) for samples in zip(*batch, strict=True)))
+    if isinstance(first, abc.Sequence):
+        if any(len(sample) != len(first) for sample in batch):
+            raise RuntimeError("each element in list of batch should be of equal size")
+        columns = [_collate(samples, allocate, smallest) for samples in zip(*batch, strict=True)]
+        if isinstance(first, tuple):
+            return columns
+        with contextlib.suppress(TypeError):
+            if isinstance(first, abc.MutableSequence):
+                clone_list = copy.copy(first)
+                for i, column in enumerate(columns):
+                    clone_list[i] = column
+                return clone_list
+            return kind(columns)  # type: ignore[call-arg]
+        return columns
+    raise TypeError(_unknown(kind))
+
+
+def _unknown(what: Any) -> str:
+    return f"default_collate: batch must contain arrays, numbers, strings, dicts or lists; found {what}"
+
+
+def default_convert(data: Any) -> Any:
+    """A single sample when batching is off: containers are copied, their contents stay as they are."""
+    kind = type(data)
+    if isinstance(data, abc.Mapping):
+        fields = {key: default_convert(value) for key, value in data.items()}
+        with contextlib.suppress(TypeError):
+            if isinstance(data, abc.MutableMapping):
+                clone = copy.copy(data)
+                clone.update(fields)
+                return clone
+            return kind(fields)
+        return fields
+    if isinstance(data, tuple):
+        values = [default_convert(value) for value in data]
+        return kind(*values) if hasattr(data, "_fields") else values
+    if isinstance(data, abc.Sequence) and not isinstance(data, str | bytes):
+        values = [default_convert(value) for value in data]
+        with contextlib.suppress(TypeError):
+            if isinstance(data, abc.MutableSequence):
+                clone_list = copy.copy(data)
+                for i, value in enumerate(values):
+                    clone_list[i] = value
+                return clone_list
+            return kind(values)  # type: ignore[call-arg]
+        return values
+    return data

@@ -1,0 +1,138 @@
+"""What code inside a worker can ask: who am I, and which random numbers are mine."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_local = threading.local()
+
+
+class Rng:
+    """Random generators of one key. Each is made when it is first asked for, on the thread that asks.
+
+    ``python`` is a :class:`random.Random`, ``numpy`` a :class:`numpy.random.Generator` (PCG64), ``torch`` a
+    :class:`torch.Generator`. The longer names are those of torch's own ``WorkerInfo.rng``.
+    """
+
+    def __init__(self, seeds: tuple[int, int, int]) -> None:
+        self._seeds = seeds
+        self._made: dict[str, Any] = {}
+
+    @property
+    def python(self) -> random.Random:
+        """A generator of Python's :mod:`random`."""
+        if "python" not in self._made:
+            self._made["python"] = random.Random(self._seeds[0])
+        made: random.Random = self._made["python"]
+        return made
+
+    @property
+    def numpy(self) -> np.random.Generator:
+        """A NumPy generator (PCG64)."""
+        if "numpy" not in self._made:
+            self._made["numpy"] = np.random.default_rng(self._seeds[1])
+        made: np.random.Generator = self._made["numpy"]
+        return made
+
+    @property
+    def torch(self) -> Any:
+        """A ``torch.Generator`` on the CPU."""
+        if "torch" not in self._made:
+            import torch
+
+            self._made["torch"] = torch.Generator().manual_seed(self._seeds[2])
+        return self._made["torch"]
+
+    random_generator = python
+    numpy_generator = numpy
+    torch_generator = torch
+
+
+class CurrentRng:
+    """Stands in ``WorkerInfo.rng`` for the generators of whatever runs on the calling thread at the moment."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(rng(), name)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Who a worker is. The fields are those of torch's class of the same name."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+    rng: Any = None
+    worker_method: str | None = "multiprocessing"
+
+
+_process_info: Any = None
+
+
+def set_process_info(info: Any) -> None:
+    """For worker processes: ``info`` is the answer on every thread of this process."""
+    global _process_info
+    _process_info = info
+
+
+def set_thread_info(info: Any) -> None:
+    """For worker threads: ``info`` is the answer on the calling thread."""
+    _local.info = info
+
+
+def get_worker_info() -> Any:
+    """The :class:`WorkerInfo` of the worker that runs the caller; ``None`` outside of workers.
+
+    Works in process workers and in thread workers; in a process worker of the drop-in it is the object that
+    ``torch.utils.data.get_worker_info()`` gives.
+    """
+    info = getattr(_local, "info", None)
+    return _process_info if info is None else info
+
+
+def sample_seeds(seed: int, epoch: int, position: int, kind: bytes) -> tuple[int, int, int]:
+    """Three 64-bit seeds from a key: BLAKE2b over (seed, epoch, position), personalised by ``kind``.
+
+    The same key gives the same seeds on any machine, for any number of workers.
+    """
+    key = struct.pack("<QQQ", seed & 0xFFFFFFFFFFFFFFFF, epoch, position)
+    digest = hashlib.blake2b(key, digest_size=24, person=kind).digest()
+    return struct.unpack("<QQQ", digest)
+
+
+SAMPLE = b"feedrate sample"
+BATCH = b"feedrate batch"
+
+
+def set_rng(value: Rng | None) -> None:
+    """Makes ``value`` the answer of :func:`rng` on the calling thread."""
+    _local.rng = value
+
+
+def rng() -> Rng:
+    """The generators of the sample (or batch, in ``__getitems__`` and collate functions) at work on this thread.
+
+    With ``seeding="sample"`` they are keyed by (seed, epoch, sample position), so that what is drawn depends neither on the
+    number of workers nor on their kind. With ``seeding="worker"`` a worker thread has one that is seeded like a worker process
+    and runs on from sample to sample.
+
+    Raises ``RuntimeError`` where there is none.
+    """
+    value = getattr(_local, "rng", None)
+    if value is None:
+        raise RuntimeError(
+            "feedrate.rng() is for code that a loader runs: in the dataset or collate function of a loader with "
+            'seeding="sample" (any pool), or in worker threads. Here there is no sample at work.'
+        )
+    found: Rng = value
+    return found

@@ -1,0 +1,345 @@
+"""One iterator's engine: the feed, its workers, and their end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import pickle
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pickle import PicklingError
+from typing import Any, NoReturn
+
+from feedrate import _native, _worker
+from feedrate._errors import describe_tasks, died, exiting, reraise
+from feedrate._fetch import END, Recipe, make_fetcher
+
+#: Workers that are still busy this many seconds after their loader was closed get SIGTERM. (torch waits 5 s for each in turn.)
+GRACE = 1.0
+
+_PICKLE_WARNING = (
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
+
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@dataclass
+class Settings:
+    """What an engine needs to know beside the recipe."""
+
+    num_workers: int
+    prefetch_factor: int
+    in_order: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    context: Any
+    persistent: bool
+    base_seed: int
+    shared_seed: int | None
+    threads: bool
+    redo: bool
+
+
+def keyed(sampler_iter: Iterable[Any], auto_collation: bool) -> Iterator[tuple[int, Any]]:
+    """Each index with the position in the epoch of its first sample."""
+    position = 0
+    for index in sampler_iter:
+        yield position, index
+        position += len(index) if auto_collation else 1
+
+
+def _weak(method: Any) -> Callable[..., Any]:
+    """``method`` without a reference to its object: the native feed is not seen by the garbage collector, and must not keep the
+    engine that owns it."""
+    ref = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        found = ref()
+        if found is None:
+            raise RuntimeError("this iterator has been closed")
+        return found(*args)
+
+    return call
+
+
+class Engine:
+    """Feed and workers of one iterator.
+
+    Made and used on the user's thread. Starts its workers when made; they begin with :meth:`begin`.
+    """
+
+    def __init__(self, recipe: Recipe, settings: Settings) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        self._owner = os.getpid()
+        self._closed = False
+        self._oom_before = _native.oom_kills()
+        self._warned_stopped: set[int] = set()
+        self._payload: Any = None
+        self._executor: ThreadPoolExecutor | None = None
+        #: Process handles (``pid``, ``join``, ``is_alive``, ``exitcode``, ``terminate``) or threads, by worker number.
+        self.workers: list[Any] = [None] * settings.num_workers
+        #: Replaced processes that may still have to be waited for.
+        self._buried: list[Any] = []
+        self._arena: Any = None
+        pool: Any
+        if settings.num_workers == 0:
+            self._arena = _native.Arena()
+            pool = self._inline()
+        elif settings.threads:
+            self._arena = _native.Arena()
+            pool = self._start_threads()
+        else:
+            pool = self._start_processes()
+        self.feed = _native.Feed(
+            pool,
+            window=max(1, settings.num_workers * settings.prefetch_factor),
+            in_order=settings.in_order,
+            redo=settings.redo and not settings.threads,
+            pinned=recipe.iterable,
+            reraise=_weak(self._reraise),
+            timed_out=_weak(self._timed_out),
+            end=END,
+        )
+        _open.add(self)
+
+    def begin(self, sampler_iter: Iterator[Any], epoch_body: bytes | None = None) -> None:
+        """Starts an epoch: the window is filled before this returns."""
+        source = keyed(sampler_iter, self._recipe.auto_collation) if self._recipe.keyed else sampler_iter
+        try:
+            self.feed.begin(source, epoch_body)
+        except _native.WorkerDied as error:
+            self._raise_died(error)
+
+    def next(self, timeout: float | None) -> Any:
+        """The next batch, or ``END``."""
+        try:
+            return self.feed.next(timeout)
+        except _native.WorkerDied as error:
+            self._raise_died(error)
+
+    # -- the three pools
+
+    def _inline(self) -> Callable[[Any, int, int], Any]:
+        recipe = self._recipe
+        collate = recipe.framework.arena_collate(recipe.collate_fn, self._arena.reserve)
+        recipe = replace(recipe, own_globals=recipe.items_in_flight == 1, borrow_globals=True)
+        fetcher = make_fetcher(recipe, collate)
+        if recipe.iterable:
+            return fetcher
+
+        def fetch(index: Any, epoch: int, position: int) -> Any:
+            try:
+                return fetcher(index, epoch, position)
+            except Exception as error:
+                error.add_note(f"feedrate: batch {position}, {fetcher.where()}")
+                raise
+
+        return fetch
+
+    def _start_threads(self) -> Any:
+        settings = self._settings
+        pool, ends = _native.Threads.pair(settings.num_workers)
+        recipe = replace(self._recipe, own_globals=False)
+        if recipe.items_in_flight > 1:
+            # All workers' hands work on the batch that is needed first.
+            hands = recipe.items_in_flight * settings.num_workers
+            self._executor = ThreadPoolExecutor(hands, thread_name_prefix="feedrate_item")
+            recipe = replace(recipe, executor=self._executor)
+        for worker, end in enumerate(ends):
+            self.workers[worker] = _worker.start_thread(
+                _worker.thread_main,
+                end,
+                recipe,
+                worker,
+                settings.num_workers,
+                settings.base_seed,
+                settings.worker_init_fn,
+                self._arena.reserve,
+            )
+        return pool
+
+    def _start_processes(self) -> Any:
+        settings = self._settings
+        _worker.assert_startable()
+        self._context = settings.context or multiprocessing
+        self._method = self._context.get_start_method()
+        goods = (self._recipe, settings.worker_init_fn)
+        if self._method == "fork":
+            self._payload = _worker.OwnPayload(goods)
+        else:
+            try:
+                self._payload = _worker.SharedPayload(goods)
+            except Exception:
+                # Something in it is made for one receiver only, or cannot be pickled at all: starting a worker will tell.
+                self._payload = _worker.OwnPayload(goods)
+        try:
+            return _native.Processes(
+                settings.num_workers,
+                _weak(self._launch),
+                _weak(self._bury),
+                _weak(self._stalled),
+                pickle.dumps,
+                settings.persistent,
+            )
+        except BaseException:
+            self._end_processes(0.0)
+            raise
+
+    def _launch(self, worker: int, fd: int, resume: bytes | None) -> int:
+        settings = self._settings
+        boot = _worker.Boot(
+            worker=worker,
+            workers=settings.num_workers,
+            base_seed=settings.base_seed,
+            parent=self._owner,
+            channel=_worker.Descriptor(fd),
+            payload=self._payload,
+            resume=resume,
+            keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
+            shared_seed=settings.shared_seed,
+        )
+        process = self._context.Process(target=_worker.process_main, args=(boot,))
+        process.daemon = True
+        try:
+            process.start()
+        except (TypeError, AttributeError, PicklingError):
+            warnings.warn(_PICKLE_WARNING, stacklevel=2)
+            raise
+        if self.workers[worker] is not None:
+            self._buried.append(self.workers[worker])
+        self.workers[worker] = process
+        pid: int = process.pid
+        return pid
+
+    def _bury(self, worker: int) -> int | None:
+        process = self.workers[worker]
+        process.join(1.0)
+        code: int | None = process.exitcode
+        return code
+
+    # -- what the feed reports
+
+    def _reraise(self, worker: int, payload: dict[str, Any]) -> NoReturn:
+        reraise(payload)
+
+    def _raise_died(self, error: Any) -> NoReturn:
+        settings = self._settings
+        found = died(error.args, redo=settings.redo, iterable=self._recipe.iterable, oom_before=self._oom_before)
+        raise found from found.__cause__
+
+    def _indices(self, indices: list[Any]) -> list[Any]:
+        return [index[1] for index in indices] if self._recipe.keyed else indices
+
+    def _timed_out(self, worker: int, indices: list[Any]) -> NoReturn:
+        message = f"DataLoader timed out after {self._settings.timeout} seconds"
+        indices = self._indices(indices)
+        if self._settings.threads:
+            raise RuntimeError(f"{message}\nWorker thread {worker}: {describe_tasks(indices)}.")
+        process = self.workers[worker]
+        state = _native.process_state(process.pid)
+        lines = [message, f"Worker {worker} (pid {process.pid}): {describe_tasks(indices)}."]
+        if state in ("T", "t"):
+            lines.append("It is stopped (SIGSTOP or a debugger); `kill -CONT` lets it go on. Its batch is waited for again by the next call.")
+        else:
+            stack = _stack_of(process.pid)
+            lines.append(f"Its Python stack:\n{stack}" if stack else "Its Python stack could not be had.")
+        raise RuntimeError("\n".join(lines))
+
+    def _stalled(self, seconds: float) -> None:
+        """Nothing has come for a while: says so if a worker is stopped, once for each."""
+        for worker, process in enumerate(self.workers):
+            pid = process.pid
+            if pid not in self._warned_stopped and _native.process_state(pid) in ("T", "t"):
+                self._warned_stopped.add(pid)
+                warnings.warn(
+                    f"DataLoader worker {worker} (pid {pid}) is stopped (SIGSTOP or a debugger), and nothing has arrived for "
+                    f"{seconds:.0f} s. It is waited for; `kill -CONT {pid}` lets it go on, timeout= would end the wait",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    # -- the end
+
+    def close(self) -> None:
+        """Ends the workers. Blocks for at most about two seconds; does nothing in a forked child or the second time."""
+        if self._closed or self._owner != os.getpid():
+            return
+        self._closed = True
+        _open.discard(self)
+        feed = getattr(self, "feed", None)
+        if feed is not None:
+            feed.close()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        if exiting() or self._settings.threads:
+            return
+        self._end_processes(GRACE)
+
+    def _end_processes(self, grace: float) -> None:
+        processes = [p for p in self._buried + self.workers if p is not None]
+        deadline = time.monotonic() + grace
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for step in ("terminate", "kill"):
+            alive = [p for p in processes if p.is_alive()]
+            if not alive:
+                break
+            for process in alive:
+                with contextlib.suppress(OSError):
+                    getattr(process, step)()
+            deadline = time.monotonic() + 1.0
+            for process in alive:
+                process.join(max(0.0, deadline - time.monotonic()))
+        self._buried.clear()
+        if self._payload is not None:
+            self._payload.close()
+            self._payload = None
+
+
+def _stack_of(pid: int) -> str | None:
+    """The stacks of all threads of a worker, as its faulthandler writes them; ``None`` when it does not answer within a second."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        links = {name: os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+        name = next(n for n, link in links.items() if _worker.STACK_FILE in link)
+        with open(f"{folder}/{name}", "rb") as file:
+            before = os.fstat(file.fileno()).st_size
+            os.kill(pid, _worker.stack_signal())
+            size, deadline = before, time.monotonic() + 1.0
+            while time.monotonic() < deadline:
+                time.sleep(0.02)
+                now = os.fstat(file.fileno()).st_size
+                if now > before and now == size:
+                    break
+                size = now
+            return os.pread(file.fileno(), size - before, before).decode(errors="replace").strip() or None
+    except (OSError, StopIteration):
+        return None
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open):
+        engine.close()
+
+
+def _after_fork_in_child() -> None:
+    _native.forget_inherited()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+__all__ = ["END", "GRACE", "Engine", "Settings"]

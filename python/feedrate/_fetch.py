@@ -1,0 +1,229 @@
+"""Work: one task in, one batch out. The same code runs inline, in threads and in processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_rng
+from feedrate._errors import short
+from feedrate._framework import Framework
+
+
+class _End:
+    """The type of ``END``."""
+
+    def __repr__(self) -> str:
+        return "END"
+
+    def __reduce__(self) -> str:
+        return "END"
+
+
+#: What a fetcher gives, and a feed, when there is nothing more.
+END = _End()
+
+
+@dataclass
+class Recipe:
+    """Everything that a worker needs to make batches. Pickled for workers that are not forked."""
+
+    dataset: Any
+    iterable: bool
+    auto_collation: bool
+    collate_fn: Callable[[Any], Any]
+    drop_last: bool
+    framework: Framework
+    seeding: str = "worker"
+    seed: int = 0
+    #: Epoch number of the first epoch of the feed that this is for, as keyed randomness counts them.
+    first_epoch: int = 0
+    items_in_flight: int = 1
+    #: Where keyed seeds go: into the process-wide generators, or only into ``feedrate.rng()``.
+    own_globals: bool = True
+    #: Restore the process-wide generators after each task (inline: they belong to the user).
+    borrow_globals: bool = False
+    executor: Executor | None = field(default=None, repr=False)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether randomness is keyed by sample; then an index comes as ``(position of its first sample, index)``."""
+        return self.seeding == "sample"
+
+
+class MapFetcher:
+    """Batches of a map-style dataset."""
+
+    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any]) -> None:
+        self._dataset = recipe.dataset
+        self._auto = recipe.auto_collation
+        self._collate = collate
+        self._recipe = recipe
+        self._executor = recipe.executor
+        if self._executor is None and recipe.items_in_flight > 1:
+            self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
+        self._keyed = recipe.keyed
+        #: What the fetcher is at, for the note on an exception.
+        self.at: Any = None
+        # An index of None is a sample like any other: say which by this.
+        self.stage = "sample"
+
+    def __call__(self, index: Any, epoch: int, position: int) -> Any:
+        """The batch of one task."""
+        try:
+            if self._keyed:
+                return self._fetch_keyed(index, epoch)
+            return self._fetch(index)
+        except StopIteration as error:
+            raise RuntimeError(
+                f"the dataset or collate_fn raised StopIteration at {self.where()}. It would end the epoch without a word; raise "
+                "IndexError or another exception for a bad sample"
+            ) from error
+
+    def where(self) -> str:
+        """Which sample (or collation of which samples) the fetcher is at."""
+        return f"{self.stage} index {short(self.at)}" if self.stage == "sample" else f"{self.stage} of indices {short(self.at)}"
+
+    def _fetch(self, index: Any) -> Any:
+        dataset = self._dataset
+        self.stage = "sample"
+        data: Any
+        if not self._auto:
+            self.at = index
+            data = dataset[index]
+        elif hasattr(dataset, "__getitems__") and dataset.__getitems__:
+            self.stage, self.at = "__getitems__", index
+            data = dataset.__getitems__(index)
+        elif self._executor is not None:
+            data = self._parallel(index, None)
+        else:
+            data = []
+            append = data.append
+            i: Any = index
+            try:
+                for i in index:
+                    append(dataset[i])
+            except BaseException:
+                self.at = i
+                raise
+        self.stage, self.at = "collation", index
+        return self._collate(data)
+
+    def _parallel(self, index: Any, keys: list[tuple[int, int, int]] | None) -> list[Any]:
+        assert self._executor is not None
+        dataset = self._dataset
+
+        def one(i: Any, seeds: tuple[int, int, int] | None) -> Any:
+            if seeds is not None:
+                set_rng(Rng(seeds))
+            return dataset[i]
+
+        indices = list(index)
+        futures = [self._executor.submit(one, i, keys[k] if keys else None) for k, i in enumerate(indices)]
+        data = []
+        for i, future in zip(indices, futures, strict=True):
+            try:
+                data.append(future.result())
+            except BaseException:
+                self.at = i
+                for other in futures:
+                    other.cancel()
+                raise
+        return data
+
+    def _fetch_keyed(self, keyed_index: tuple[int, Any], epoch: int) -> Any:
+        recipe = self._recipe
+        if not recipe.borrow_globals:
+            return self._fetch_at(*keyed_index, recipe.first_epoch + epoch - 1)
+        states = recipe.framework.save_states()
+        try:
+            return self._fetch_at(*keyed_index, recipe.first_epoch + epoch - 1)
+        finally:
+            recipe.framework.restore_states(states)
+            set_rng(None)
+
+    def _key(self, epoch: int, position: int, kind: bytes) -> None:
+        recipe = self._recipe
+        set_rng(Rng(sample_seeds(recipe.seed, epoch, position, kind)))
+        if recipe.own_globals:
+            recipe.framework.seed_sample(recipe.seed, epoch, position, kind)
+
+    def _fetch_at(self, start: int, index: Any, epoch: int) -> Any:
+        dataset = self._dataset
+        self.stage = "sample"
+        data: Any
+        if not self._auto:
+            self.at = index
+            self._key(epoch, start, SAMPLE)
+            return self._collate(dataset[index])
+        if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+            self.stage, self.at = "__getitems__", index
+            self._key(epoch, start, BATCH)
+            data = dataset.__getitems__(index)
+        elif self._executor is not None:
+            seeds = [sample_seeds(self._recipe.seed, epoch, start + k, SAMPLE) for k in range(len(index))]
+            data = self._parallel(index, seeds)
+        else:
+            data = []
+            for k, i in enumerate(index):
+                self.at = i
+                self._key(epoch, start + k, SAMPLE)
+                data.append(dataset[i])
+        self.stage, self.at = "collation", index
+        self._key(epoch, start, BATCH)
+        return self._collate(data)
+
+
+class IterableFetcher:
+    """Batches of an iterable dataset: one private stream."""
+
+    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any]) -> None:
+        self._iterator = iter(recipe.dataset)
+        self._auto = recipe.auto_collation
+        self._drop_last = recipe.drop_last
+        self._collate = collate
+        self._ended = False
+        self._taken = 0
+        self._stage = "sample"
+
+    def where(self) -> str:
+        """Which sample of the stream, or which collation, the fetcher is at."""
+        return f"sample {self._taken} of its stream" if self._stage == "sample" else f"collation of samples up to {self._taken - 1}"
+
+    def __call__(self, index: Any, epoch: int, position: int) -> Any:
+        """The next batch of the stream, or ``END``."""
+        if self._ended:
+            return END
+        self._stage = "sample"
+        data: Any
+        try:
+            if self._auto:
+                data = []
+                for _ in index:
+                    data.append(next(self._iterator))
+                    self._taken += 1
+            else:
+                data = next(self._iterator)
+                self._taken += 1
+        except StopIteration:
+            self._ended = True
+            if not self._auto:
+                return END
+        if self._auto and (not data or (self._drop_last and len(data) < len(index))):
+            self._ended = True
+            return END
+        self._stage = "collation"
+        try:
+            return self._collate(data)
+        except StopIteration as error:
+            raise RuntimeError(f"collate_fn raised StopIteration at {self.where()}") from error
+
+
+Fetcher = MapFetcher | IterableFetcher
+
+
+def make_fetcher(recipe: Recipe, collate: Callable[[Any], Any]) -> Fetcher:
+    """The fetcher of one epoch; for an iterable dataset this is where ``iter(dataset)`` runs."""
+    return IterableFetcher(recipe, collate) if recipe.iterable else MapFetcher(recipe, collate)

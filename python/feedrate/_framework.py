@@ -1,0 +1,133 @@
+"""What a loader asks of the array library it serves. This is NumPy's side; ``feedrate.torch`` has torch's."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedrate import _collate
+from feedrate._context import CurrentRng, WorkerInfo, sample_seeds, set_process_info
+
+Allocate = Callable[[int], Any]
+
+
+def numpy_seed(base_seed: int, worker: int) -> list[int]:
+    """Four 32-bit words from (worker, base_seed), as torch's loader seeds NumPy: the hash of ``numpy.random.SeedSequence`` over
+    ``[worker, low word, high word, 0]`` (M. E. O'Neill's seed_seq_fe)."""
+    entropy = [worker, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
+    words = np.random.SeedSequence(entropy).generate_state(4)
+    return [int(w) for w in words]
+
+
+class _PythonState:
+    """Reads the state of Python's global generator without building a tuple of 625 integers.
+
+    ``random.Random`` is a C object with the index and the 624 words of its Mersenne Twister behind the object head. The address
+    is checked against ``getstate()`` once; where it does not hold, the slow way is taken.
+    """
+
+    def __init__(self) -> None:
+        self._view: memoryview | None = None
+        head = object.__basicsize__
+        raw = (ctypes.c_uint32 * 625).from_address(id(random._inst) + head)  # type: ignore[attr-defined]
+        words = random.getstate()[1]
+        if raw[0] == words[-1] and list(raw[1:]) == list(words[:-1]):
+            self._view = memoryview(raw).cast("B")
+
+    def get(self) -> Any:
+        if self._view is None:
+            return random.getstate()
+        return bytes(self._view), random._inst.gauss_next  # type: ignore[attr-defined]
+
+    @staticmethod
+    def set(state: Any) -> None:
+        if len(state) == 2:
+            words = np.frombuffer(state[0], np.uint32).tolist()
+            state = (3, (*words[1:], words[0]), state[1])
+        random.setstate(state)
+
+
+class Framework:
+    """NumPy: arrays, ``random`` and ``numpy.random``."""
+
+    #: Name of a worker process in ``ps``.
+    process_name = "feedrate_worker"
+
+    def __init__(self) -> None:
+        self._python: _PythonState | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._python = None
+
+    # -- worker processes
+
+    def enter_worker(
+        self, worker: int, workers: int, base_seed: int, dataset: Any, *, sample_keyed: bool, shared_seed: int | None
+    ) -> Any:
+        """Sets up the process-wide state of a worker process; returns the dataset to use."""
+        self.seed_worker(base_seed, worker)
+        info = WorkerInfo(worker, workers, base_seed + worker, dataset, CurrentRng() if sample_keyed else None)
+        set_process_info(info)
+        return dataset
+
+    def leave_worker(self) -> None:
+        """Undoes what matters of ``enter_worker`` before the process ends."""
+        set_process_info(None)
+
+    def begin_epoch(self, dataset: Any, shared_seed: int | None) -> Any:
+        """A further epoch in the same worker; returns the dataset to use."""
+        return dataset
+
+    def seed_worker(self, base_seed: int, worker: int) -> None:
+        """Seeds the process-wide generators as torch's loader does in worker ``worker``."""
+        random.seed(base_seed + worker)
+        np.random.seed(numpy_seed(base_seed, worker))
+
+    # -- states of the process-wide generators
+
+    def save_states(self) -> bytes:
+        """The states of all generators that ``seed_worker`` seeds."""
+        return pickle.dumps(self._states(), 5)
+
+    def restore_states(self, blob: bytes) -> None:
+        """Puts back what ``save_states`` gave."""
+        self._restore(pickle.loads(blob))
+
+    def _states(self) -> list[Any]:
+        if self._python is None:
+            self._python = _PythonState()
+        return [self._python.get(), np.random.get_state(legacy=False)]
+
+    def _restore(self, states: list[Any]) -> None:
+        _PythonState.set(states[0])
+        np.random.set_state(states[1])
+
+    def seed_sample(self, seed: int, epoch: int, position: int, kind: bytes) -> None:
+        """Seeds the process-wide generators for one sample (or batch)."""
+        a, b, _ = sample_seeds(seed, epoch, position, kind)
+        random.seed(a)
+        np.random.seed([b & 0xFFFFFFFF, b >> 32])
+
+    # -- collation
+
+    def reducer(self) -> Any:
+        """``(type, function)`` that describes tensors for the transport; ``None`` when there are none."""
+        return None
+
+    def arena_collate(self, collate_fn: Callable[[Any], Any], allocate: Allocate) -> Callable[[Any], Any]:
+        """``collate_fn``, writing into memory from ``allocate`` if it is the default one of this framework."""
+        if collate_fn is _collate.default_collate:
+            return _collate.with_allocator(allocate)
+        return collate_fn
+
+    def install_arena(self, allocate: Allocate) -> None:
+        """In a worker process: makes the default collation allocate from the arena wherever it is called from."""
+        _collate.set_process_allocator(allocate)

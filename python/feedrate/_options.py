@@ -1,0 +1,66 @@
+"""The arguments that both loaders have beyond torch's: their checks and meaning, in one place."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+WORKERS = ("process", "thread", "auto")
+SEEDING = ("worker", "sample")
+
+
+def check(loader: Any, *, iterable: bool) -> None:
+    """Refuses values that mean nothing, and combinations that cannot be kept. Raises ``ValueError`` or ``TypeError``."""
+    if loader.workers not in WORKERS:
+        raise ValueError(f"workers option should be one of {WORKERS}, but got workers={loader.workers!r}")
+    if loader.seeding not in SEEDING:
+        raise ValueError(f"seeding option should be one of {SEEDING}, but got seeding={loader.seeding!r}")
+    items = loader.items_in_flight
+    if not isinstance(items, int) or isinstance(items, bool) or items < 1:
+        raise ValueError(f"items_in_flight option should be a positive integer, but got items_in_flight={items!r}")
+    if loader.seed is not None and (not isinstance(loader.seed, int) or isinstance(loader.seed, bool)):
+        raise TypeError(f"seed option should be an integer or None, but got seed={loader.seed!r}")
+    if not iterable:
+        return
+    if loader.seeding == "sample":
+        raise ValueError(
+            'seeding="sample" keys random numbers by the position of a sample in the epoch, and the positions of an iterable '
+            'dataset\'s samples are not known to the loader: use seeding="worker", or a map-style dataset'
+        )
+    if items > 1:
+        raise ValueError(
+            f"items_in_flight={items} fetches several samples by their index at once, and an iterable dataset has no index: leave it "
+            "at 1, or use a map-style dataset"
+        )
+    from feedrate._loader import IterableDataset
+
+    if use_threads(loader) and loader.num_workers > 1 and not isinstance(loader.dataset, IterableDataset):
+        raise ValueError(
+            f'workers="thread" with num_workers={loader.num_workers} and an iterable dataset: torch.utils.data.get_worker_info() is '
+            "one variable for the whole process, so the dataset could not tell which share of the data a thread should give. Use "
+            'workers="process" or num_workers=1, or derive the dataset from feedrate.IterableDataset and ask '
+            "feedrate.get_worker_info()"
+        )
+
+
+def use_threads(loader: Any) -> bool:
+    """Whether the loader's workers are threads."""
+    if loader.workers == "auto":
+        return not getattr(sys, "_is_gil_enabled", lambda: True)()
+    return bool(loader.workers == "thread")
+
+
+def keyed_seed(loader: Any, drawn: int) -> int:
+    """The key of ``seeding="sample"``: the user's, or the one drawn at the first ``iter()``."""
+    if loader.seed is not None:
+        return int(loader.seed)
+    if not hasattr(loader, "_drawn_seed"):
+        object.__setattr__(loader, "_drawn_seed", drawn)
+    return int(loader._drawn_seed)
+
+
+def count_epoch(loader: Any) -> int:
+    """The number of the epoch that begins now, as keyed randomness counts them: one for each ``iter()``, from 0."""
+    epoch: int = getattr(loader, "_epochs_begun", 0)
+    object.__setattr__(loader, "_epochs_begun", epoch + 1)
+    return epoch

@@ -1,0 +1,76 @@
+"""Samplers of the loader without torch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+
+
+class SequentialSampler:
+    """The indices of ``source`` in order."""
+
+    def __init__(self, source: Sized) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.source)))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class RandomSampler:
+    """The indices of ``source`` in a new random order each time, drawn from ``generator``.
+
+    Holds the order as one array of int64 while it is iterated, 8 bytes a sample.
+    """
+
+    def __init__(self, source: Sized, generator: np.random.Generator) -> None:
+        if len(source) <= 0:
+            raise ValueError(
+                f"shuffle=True needs a dataset with samples, this one has {len(source)}: the cause is often a path that matched nothing"
+            )
+        self.source = source
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        order = self.generator.permutation(len(self.source))
+        for start in range(0, len(order), 1024):
+            yield from order[start : start + 1024].tolist()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class BatchSampler:
+    """Lists of ``batch_size`` indices from ``sampler``; the last one may be shorter unless ``drop_last``."""
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
+            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
+        if not isinstance(drop_last, bool):
+            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        source = iter(self.sampler)
+        while batch := list(itertools.islice(source, self.batch_size)):
+            if len(batch) < self.batch_size and self.drop_last:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        n = len(self.sampler)  # type: ignore[arg-type]
+        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+
+
+class InfiniteSampler:
+    """``None`` for ever: what an iterable dataset is asked for."""
+
+    def __iter__(self) -> Iterator[None]:
+        return itertools.repeat(None)

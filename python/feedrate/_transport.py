@@ -1,0 +1,89 @@
+"""How a batch leaves a worker process: tensors and arrays in place, everything else as a pickle around them."""
+
+from __future__ import annotations
+
+import io
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+
+from feedrate import _native
+
+# Smaller arrays are cheaper inside the pickle.
+_SMALL = 512
+_RAW_KINDS = frozenset("biufcmMSU")
+
+
+def _array(index: int, shape: tuple[int, ...], dtype: Any, order: str) -> np.ndarray[Any, Any]:
+    """The array over tensor ``index`` of the batch that is being unpickled."""
+    return np.ndarray(shape, dtype, _native.block(index), 0, None, order)  # type: ignore[call-overload, no-any-return]
+
+
+def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.empty(shape, dtype)
+
+
+class Encoder:
+    """Turns batches into messages; one for each worker process.
+
+    Not thread-safe. ``torch`` is the framework's reducer for tensors, or ``None`` when the loader knows no torch.
+    """
+
+    def __init__(self, end: Any, reduce_tensor: Any = None) -> None:
+        self._end = end
+        self._buffer = io.BytesIO()
+        encoder = self
+        tensor_type, described = reduce_tensor if reduce_tensor is not None else (None, None)
+        self._tensors: list[tuple[Any, ...]] = []
+        self._held: list[Any] = []
+        native_tensor, ndarray = _native.tensor, np.ndarray
+
+        class Pickler(ForkingPickler):
+            def reducer_override(self, obj: Any) -> Any:
+                kind = type(obj)
+                if kind is tensor_type:
+                    entry = described(obj)
+                    if entry is None:
+                        return NotImplemented
+                    encoder._tensors.append(entry)
+                    return native_tensor, (len(encoder._tensors) - 1,)
+                if kind is ndarray:
+                    return encoder._reduce_array(obj)
+                return NotImplemented
+
+        self._pickler = Pickler(self._buffer, 5)
+
+    def _reduce_array(self, array: np.ndarray[Any, Any]) -> Any:
+        if array.nbytes < _SMALL or array.dtype.kind not in _RAW_KINDS or array.dtype.metadata:
+            return NotImplemented
+        order = "C"
+        if not array.flags.c_contiguous:
+            if array.flags.f_contiguous:
+                order = "F"
+            else:
+                array = np.ascontiguousarray(array)
+                self._held.append(array)
+        address = array.__array_interface__["data"][0]
+        # As raw bytes: the dtype travels in the pickle.
+        self._tensors.append((address, address, array.nbytes, 1, 8, (array.nbytes,), (1,)))
+        dtype = array.dtype
+        return _array, (len(self._tensors) - 1, array.shape, dtype.str if dtype.isbuiltin else dtype, order)
+
+    def send(self, epoch: int, position: int, obj: Any, *, error: bool = False) -> bool:
+        """Sends ``obj`` as the result of a task. Raises what pickling raises, and then nothing has been sent; false when the
+        parent is gone."""
+        buffer = self._buffer
+        buffer.seek(0)
+        try:
+            self._pickler.dump(obj)
+            buffer.truncate()
+            sent: bool = self._end.complete(epoch, position, error, self._tensors, buffer.getbuffer())
+            return sent
+        finally:
+            self._pickler.clear_memo()
+            self._tensors.clear()
+            self._held.clear()
+            if buffer.tell() > 1 << 20:
+                self._buffer.seek(0)
+                self._buffer.truncate()

@@ -1,0 +1,293 @@
+"""What runs in a worker: the loop of a process and the loop of a thread."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import io
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any
+
+from feedrate import _native
+from feedrate._context import CurrentRng, Rng, WorkerInfo, set_rng, set_thread_info
+from feedrate._errors import capture, short
+from feedrate._fetch import END, Recipe, make_fetcher
+from feedrate._transport import Encoder
+
+#: Name of the memory file into which a worker's stack is dumped on request; the parent finds it by this name in /proc.
+STACK_FILE = "feedrate-stack"
+
+
+def stack_signal() -> int:
+    """The signal that asks a worker for its stack: a real-time one, which programs hardly use."""
+    return signal.SIGRTMIN + 11
+
+
+class Descriptor:
+    """A file descriptor on its way into a child process. Inherited when forked, duplicated for the child when pickled."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: Any = fd
+
+    def __reduce__(self) -> Any:
+        return _received, (reduction.DupFd(self._fd),)  # type: ignore[attr-defined]
+
+    def detach(self) -> int:
+        """The descriptor, now the caller's."""
+        fd: int = self._fd
+        return fd
+
+
+def _received(duplicate: Any) -> Descriptor:
+    return Descriptor(duplicate.detach())
+
+
+class NeedsOwnPickle(Exception):
+    """Something can only be pickled while the process that it goes to is being started."""
+
+
+class _SharedPickler(reduction.ForkingPickler):
+    """Pickles once for all workers, and refuses what is made for one receiver: everything that multiprocessing, or torch through
+    it, has a reducer of its own for (connections, sockets, tensors and storages in shared memory)."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in reduction.ForkingPickler._extra_reducers and kind not in _HARMLESS:  # type: ignore[attr-defined]
+            raise NeedsOwnPickle(kind.__qualname__)
+        return NotImplemented
+
+
+# Reducers for plain Python objects, which give the same for every receiver.
+_HARMLESS = frozenset({type(_received), type(Descriptor(0).detach), type(list.append), type(int.__add__), functools.partial})
+
+
+class SharedPayload:
+    """An object that all workers unpickle from one memory file."""
+
+    def __init__(self, obj: Any) -> None:
+        buffer = io.BytesIO()
+        _SharedPickler(buffer, 5).dump(obj)
+        fd = os.memfd_create("feedrate-payload", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(buffer.getbuffer())
+        self._fd = Descriptor(fd)
+        self._length = buffer.tell()
+
+    def load(self) -> Any:
+        """In the worker: the object."""
+        fd = self._fd.detach()
+        try:
+            with mmap.mmap(fd, self._length, access=mmap.ACCESS_READ) as memory:
+                return pickle.loads(memory)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """In the parent: lets go of the file."""
+        os.close(self._fd.detach())
+
+
+class OwnPayload:
+    """An object that goes to one worker with its start: inherited when forked, else pickled for this worker alone."""
+
+    def __init__(self, obj: Any) -> None:
+        self._obj = obj
+
+    def load(self) -> Any:
+        """In the worker: the object."""
+        return self._obj
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass
+class Boot:
+    """What a worker process starts from."""
+
+    worker: int
+    workers: int
+    base_seed: int
+    parent: int
+    channel: Descriptor
+    payload: SharedPayload | OwnPayload
+    #: Generator states of the worker that this one replaces, as of its last completion.
+    resume: bytes | None
+    #: Leave the generators' states with each completion.
+    keep_states: bool
+    shared_seed: int | None
+
+
+def process_main(boot: Boot) -> None:
+    """The main function of a worker process."""
+    fd = boot.channel.detach()
+    end = _native.WorkerEnd(fd, boot.parent)
+    where = f"in DataLoader worker process {boot.worker}"
+    try:
+        _serve(end, boot, where)
+    except KeyboardInterrupt:
+        # The parent has got it too and raises it where the user can see it.
+        pass
+
+
+def _serve(end: Any, boot: Boot, where: str) -> None:
+    failed: dict[str, Any] | None = None
+    fetcher: Any = None
+    recipe: Recipe | None = None
+    init_fn: Callable[[int], None] | None
+    collate: Any = None
+    try:
+        recipe, init_fn = boot.payload.load()
+        framework = recipe.framework
+        _native.set_thread_name(framework.process_name)
+        _dump_stack_on_request()
+        recipe.dataset = framework.enter_worker(
+            boot.worker, boot.workers, boot.base_seed, recipe.dataset, sample_keyed=recipe.keyed, shared_seed=boot.shared_seed
+        )
+        framework.install_arena(end.reserve)
+        collate = framework.arena_collate(recipe.collate_fn, end.reserve)
+        recipe.own_globals = recipe.items_in_flight == 1
+        if init_fn is not None:
+            init_fn(boot.worker)
+        fetcher = make_fetcher(recipe, collate)
+        if boot.resume is not None:
+            framework.restore_states(boot.resume)
+    except Exception as error:
+        failed = capture(error, where, f"feedrate: raised while worker {boot.worker} started")
+    encoder = Encoder(end, recipe.framework.reducer() if recipe is not None else None)
+    end.hello()
+    turn = 0
+    while (order := end.recv()) is not None:
+        epoch, position, raw = order
+        if position is None:
+            failed, fetcher = _next_epoch(recipe, boot, raw, where, collate, failed, fetcher)
+            continue
+        note = None
+        try:
+            if failed is not None:
+                if not encoder.send(epoch, position, failed, error=True):
+                    return
+                continue
+            index = pickle.loads(raw)
+            try:
+                batch = fetcher(index, epoch, position)
+            except Exception as error:
+                note = f"feedrate: worker {boot.worker}, batch {position}, {fetcher.where()}"
+                batch = capture(error, where, note)
+                del error
+            if boot.keep_states and recipe is not None:
+                end.leave_state(turn, epoch, position, recipe.framework.save_states())
+                turn += 1
+            if batch is END:
+                alive = end.exhausted(epoch, position)
+            elif note is not None:
+                alive = encoder.send(epoch, position, batch, error=True)
+            else:
+                try:
+                    alive = encoder.send(epoch, position, batch)
+                except Exception as error:
+                    note = (
+                        f"feedrate: worker {boot.worker}, batch {position}: its batch (indices {short(index)}) could not be "
+                        "pickled, so it cannot leave the worker process. Return picklable objects, or use workers=\"thread\""
+                    )
+                    alive = encoder.send(epoch, position, capture(error, where, note), error=True)
+                    del error
+            if not alive:
+                return
+        finally:
+            batch = index = raw = order = None
+
+
+def _next_epoch(
+    recipe: Recipe | None, boot: Boot, raw: Any, where: str, collate: Any, failed: Any, fetcher: Any
+) -> tuple[dict[str, Any] | None, Any]:
+    """A further epoch in the same worker: a new fetcher, and for iterables a new stream."""
+    if recipe is None or fetcher is None:
+        # Its start had failed: that is said again for each task.
+        return failed, fetcher
+    try:
+        shared_seed = pickle.loads(raw) if raw else None
+        recipe.dataset = recipe.framework.begin_epoch(recipe.dataset, shared_seed)
+        return None, make_fetcher(recipe, collate)
+    except Exception as error:
+        return capture(error, where, f"feedrate: raised while worker {boot.worker} began an epoch"), fetcher
+
+
+def _dump_stack_on_request() -> None:
+    """Lets the parent ask for this process's stacks, also when it is stuck in C code without the GIL."""
+    fd = os.memfd_create(STACK_FILE, os.MFD_CLOEXEC)
+    faulthandler.register(stack_signal(), file=fd, all_threads=True, chain=False)
+    _keep.append(fd)
+
+
+_keep: list[Any] = []
+
+
+def assert_startable() -> None:
+    """Refuses to start workers from a daemonic process, with the way out."""
+    if multiprocessing.current_process()._config.get("daemon"):  # type: ignore[attr-defined]
+        raise AssertionError(
+            "daemonic processes are not allowed to have children: this loader runs in a daemonic process, so it cannot start worker "
+            'processes. Use workers="thread" or num_workers=0, or start this process with daemon=False'
+        )
+
+
+def thread_main(
+    end: Any, recipe: Recipe, worker: int, workers: int, base_seed: int, init_fn: Callable[[int], None] | None, allocate: Any
+) -> None:
+    """The main function of a worker thread. Process-wide state (generators, torch's worker info) is never touched."""
+    where = f"in DataLoader worker thread {worker}"
+    info = WorkerInfo(worker, workers, base_seed + worker, recipe.dataset, CurrentRng(), "thread")
+    set_thread_info(info)
+    seed = (base_seed + worker) & 0xFFFFFFFFFFFFFFFF
+    if not recipe.keyed:
+        set_rng(Rng((seed, seed, seed)))
+    _native.set_thread_name("feedrate_worker")
+    collate = recipe.framework.arena_collate(recipe.collate_fn, allocate)
+    fetcher: Any = None
+    failed: BaseException | None = None
+    try:
+        if init_fn is not None:
+            init_fn(worker)
+    except BaseException as error:
+        failed = error
+    while (order := end.recv()) is not None:
+        epoch, position, index = order
+        if position is None:
+            if failed is None or fetcher is not None:
+                failed = None
+                try:
+                    fetcher = make_fetcher(recipe, collate)
+                except BaseException as error:
+                    failed = error
+            continue
+        if failed is not None:
+            end.raised(epoch, position, failed)
+            continue
+        try:
+            batch = fetcher(index, epoch, position)
+        except BaseException as error:
+            error.add_note(f"feedrate: {where.removeprefix('in DataLoader ')}, batch {position}, {fetcher.where()}")
+            end.raised(epoch, position, error)
+            del error
+        else:
+            if batch is END:
+                end.exhausted(epoch, position)
+            else:
+                end.done(epoch, position, batch)
+        batch = index = order = None
+
+
+def start_thread(target: Callable[..., None], *args: Any) -> threading.Thread:
+    """A daemon thread: one that is stuck in a user's code must not keep the interpreter from ending."""
+    thread = threading.Thread(target=target, args=args, name="feedrate_worker", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,410 @@
+"""PyTorch's ``DataLoader`` on feedrate's engine.
+
+Replace ``from torch.utils.data import DataLoader`` by ``from feedrate.torch import DataLoader``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, graph_settings
+from torch.utils.data import DataLoader as _StockLoader
+from torch.utils.data._utils import collate as _stock_collate
+from torch.utils.data._utils import pin_memory as _stock_pin
+from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import worker as _stock_worker
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
+
+from feedrate import _options
+from feedrate._context import CurrentRng, sample_seeds, set_process_info
+from feedrate._engine import END, Engine, Settings
+from feedrate._fetch import Recipe
+from feedrate._framework import Allocate, Framework
+
+_T_co = TypeVar("_T_co", covariant=True)
+
+__all__ = ["DataLoader"]
+
+# DLPack type code and bits. Other types (float8, quantised) travel as torch pickles them.
+_DTYPES = {
+    torch.int8: (0, 8),
+    torch.int16: (0, 16),
+    torch.int32: (0, 32),
+    torch.int64: (0, 64),
+    torch.uint8: (1, 8),
+    torch.uint16: (1, 16),
+    torch.uint32: (1, 32),
+    torch.uint64: (1, 64),
+    torch.float16: (2, 16),
+    torch.float32: (2, 32),
+    torch.float64: (2, 64),
+    torch.bfloat16: (4, 16),
+    torch.complex64: (5, 64),
+    torch.complex128: (5, 128),
+    torch.bool: (6, 8),
+}
+_from_dlpack = torch.utils.dlpack.from_dlpack
+_strided = torch.strided
+_stock_collate_tensor = _stock_collate.collate_tensor_fn
+
+# Inline, smaller batches are cheaper in fresh memory, which can also be resized.
+_INLINE_MIN = 1 << 20
+# A view whose elements lie this much further apart than it is large is made contiguous for the journey.
+_SPREAD = 4
+
+
+def _describe(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """A plain CPU tensor as the transport takes it; ``None`` for what torch must reduce itself."""
+    dtype = _DTYPES.get(tensor.dtype)
+    if (
+        dtype is None
+        or tensor.layout is not _strided
+        or tensor.device.type != "cpu"
+        or tensor.requires_grad
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.__dict__
+    ):
+        return None
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    storage = tensor.untyped_storage()
+    return (tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), *dtype, shape, strides)
+
+
+def _reduce(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    found = _describe(tensor)
+    if found is None or tensor.is_contiguous():
+        return found
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if span > _SPREAD * max(1, tensor.numel()):
+        return None
+    return found
+
+
+class _ArenaCollate:
+    """``collate_tensor_fn`` that stacks into memory from an arena. A class, to be told from a user's function."""
+
+    def __init__(self, allocate: Allocate, smallest: int) -> None:
+        self._allocate = allocate
+        self._smallest = smallest
+
+    def __call__(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
+        first = batch[0]
+        dtype = _DTYPES.get(first.dtype)
+        nbytes = first.numel() * first.element_size() * len(batch)
+        if (
+            dtype is None
+            or nbytes < self._smallest
+            or nbytes == 0
+            or first.layout is not _strided
+            or first.device.type != "cpu"
+            or first.is_nested
+        ):
+            return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
+        if self._smallest > 1 and not self._plain(batch):
+            return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
+        out = _from_dlpack(self._allocate(nbytes).capsule(*dtype, (len(batch), *first.shape)))
+        return torch.stack(batch, 0, out=out)
+
+    @staticmethod
+    def _plain(batch: Any) -> bool:
+        """Outside of workers torch promotes types, keeps subclasses and gradients: only what needs none of that goes here."""
+        dtype = batch[0].dtype
+        shape = batch[0].shape
+        kind = torch.Tensor
+        return all(type(t) is kind and t.dtype is dtype and t.shape == shape and not t.requires_grad for t in batch)
+
+
+class TorchFramework(Framework):
+    """Tensors, torch's generator and torch's idea of a worker."""
+
+    process_name = "pt_data_worker"
+
+    def enter_worker(
+        self, worker: int, workers: int, base_seed: int, dataset: Any, *, sample_keyed: bool, shared_seed: int | None
+    ) -> Any:
+        """As torch's own worker loop begins."""
+        signal_handling._set_worker_signal_handlers()
+        torch.set_num_threads(1)
+        self.seed_worker(base_seed, worker)
+        dataset = self.begin_epoch(dataset, shared_seed)
+        info = _stock_worker.WorkerInfo(
+            id=worker,
+            num_workers=workers,
+            seed=base_seed + worker,
+            dataset=dataset,
+            rng=CurrentRng() if sample_keyed else None,  # type: ignore[arg-type]
+        )
+        _stock_worker._worker_info = info
+        set_process_info(info)
+        return dataset
+
+    def leave_worker(self) -> None:
+        """Clears the worker's info."""
+        super().leave_worker()
+        _stock_worker._worker_info = None
+
+    def begin_epoch(self, dataset: Any, shared_seed: int | None) -> Any:
+        """A datapipe gets its shuffling seed."""
+        if isinstance(dataset, IterDataPipe) and shared_seed is not None:
+            rng = torch.Generator().manual_seed(shared_seed)
+            return graph_settings.apply_random_seed(dataset, rng)
+        return dataset
+
+    def seed_worker(self, base_seed: int, worker: int) -> None:
+        """``random``, NumPy and torch."""
+        super().seed_worker(base_seed, worker)
+        torch.manual_seed(base_seed + worker)
+
+    def _states(self) -> list[Any]:
+        return [*super()._states(), torch.default_generator.get_state().numpy().tobytes()]
+
+    def _restore(self, states: list[Any]) -> None:
+        super()._restore(states)
+        torch.default_generator.set_state(torch.frombuffer(bytearray(states[2]), dtype=torch.uint8))
+
+    def seed_sample(self, seed: int, epoch: int, position: int, kind: bytes) -> None:
+        """``random``, NumPy and torch's CPU generator."""
+        a, b, c = sample_seeds(seed, epoch, position, kind)
+        random.seed(a)
+        np.random.seed([b & 0xFFFFFFFF, b >> 32])
+        torch.default_generator.manual_seed(c)
+
+    def reducer(self) -> Any:
+        """For plain tensors."""
+        return torch.Tensor, _reduce
+
+    def arena_collate(self, collate_fn: Callable[[Any], Any], allocate: Allocate) -> Callable[[Any], Any]:
+        """torch's default collation with our memory, unless the user has changed how tensors are collated."""
+        if collate_fn is not _stock_collate.default_collate or _stock_worker._worker_info is not None:
+            # In a worker process the map itself has been changed, for collate functions that call the default one.
+            return collate_fn
+        table = _stock_collate.default_collate_fn_map
+        if table.get(torch.Tensor) is not _stock_collate_tensor:
+            return collate_fn
+        table = {**table, torch.Tensor: _ArenaCollate(allocate, _INLINE_MIN)}
+        return functools.partial(_stock_collate.collate, collate_fn_map=table)
+
+    def install_arena(self, allocate: Allocate) -> None:
+        """The map of this process, which belongs to the loader."""
+        table = _stock_collate.default_collate_fn_map
+        if table.get(torch.Tensor) is _stock_collate_tensor:
+            table[torch.Tensor] = _ArenaCollate(allocate, 1)
+
+
+_FRAMEWORK = TorchFramework()
+
+
+def _settings(loader: DataLoader[Any], it: Any) -> Settings:
+    return Settings(
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor or 1,
+        in_order=bool(loader.in_order),
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        context=loader.multiprocessing_context,
+        persistent=loader.persistent_workers,
+        base_seed=it._base_seed,
+        shared_seed=it._shared_seed,
+        threads=loader.num_workers > 0 and _options.use_threads(loader),
+        redo=loader.redo,
+    )
+
+
+def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
+    return Recipe(
+        dataset=it._dataset,
+        iterable=it._dataset_kind == _DatasetKind.Iterable,
+        auto_collation=it._auto_collation,
+        collate_fn=it._collate_fn,
+        drop_last=it._drop_last,
+        framework=_FRAMEWORK,
+        seeding=loader.seeding,
+        seed=_options.keyed_seed(loader, it._base_seed),
+        first_epoch=_options.count_epoch(loader),
+        items_in_flight=loader.items_in_flight,
+    )
+
+
+class _FeedIter(_BaseDataLoaderIter):
+    """What both iterators share: batches from the engine."""
+
+    _engine: Engine | None = None
+    _over = False
+
+    def _next_data(self) -> Any:
+        engine = self._engine
+        if self._over or engine is None:
+            raise StopIteration
+        batch = engine.next(self._timeout or None)
+        if batch is END:
+            self._end()
+            raise StopIteration
+        return batch
+
+    def _end(self) -> None:
+        self._over = True
+
+    def __next__(self) -> Any:
+        # torch's __next__ enters a profiler scope for each batch, which costs more than a small batch; it is entered when somebody
+        # is looking.
+        if torch.autograd._profiler_enabled() or self._dataset_kind == _DatasetKind.Iterable or self._sampler_iter is None:
+            return super().__next__()
+        batch = self._next_data()
+        self._num_yielded += 1
+        return batch
+
+
+class _SingleProcessDataLoaderIter(_FeedIter):
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        if self._timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if self._num_workers != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires num_workers == 0")
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            graph_settings.apply_sharding(self._dataset, self._world_size, self._rank)
+        self._engine = Engine(_recipe(loader, self), _settings(loader, self))
+        self._engine.begin(self._sampler_iter)
+
+    def _next_data(self) -> Any:
+        batch = super()._next_data()
+        if self._pin_memory:
+            batch = _stock_pin.pin_memory(batch, self._pin_memory_device)
+        return batch
+
+
+class _MultiProcessingDataLoaderIter(_FeedIter):
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._owner = os.getpid()
+        self._prefetch_factor = loader.prefetch_factor
+        self._in_order = loader.in_order
+        if self._num_workers <= 0:
+            raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
+        if self._prefetch_factor is None or self._prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        settings = _settings(loader, self)
+        if settings.context is None:
+            settings.context = torch.multiprocessing
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            settings.worker_init_fn = functools.partial(
+                _sharding_worker_init_fn, settings.worker_init_fn, self._world_size, self._rank
+            )
+        self._worker_init_fn = settings.worker_init_fn
+        self._engine = Engine(_recipe(loader, self), settings)
+        self._reset(loader, first_iter=True)
+
+    @property
+    def _workers(self) -> list[Any]:
+        return [] if self._engine is None else self._engine.workers
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        super()._reset(loader, first_iter)
+        self._over = False
+        assert self._engine is not None
+        self._engine.begin(self._sampler_iter, pickle.dumps(self._shared_seed))
+
+    def _end(self) -> None:
+        super()._end()
+        if not self._persistent_workers:
+            self._shutdown_workers()
+
+    def _shutdown_workers(self) -> None:
+        self._over = True
+        if self._engine is not None:
+            self._engine.close()
+
+    def __del__(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+
+class DataLoader(_StockLoader[_T_co]):
+    """``torch.utils.data.DataLoader`` on feedrate's engine: the same arguments, batches, types, errors and random streams.
+
+    ``docs/differences.md`` lists what differs on purpose. Arguments beyond torch's, each also an attribute:
+
+    Args:
+        workers: where tasks run when ``num_workers > 0``: ``"process"``, ``"thread"``, or ``"auto"`` (threads on free-threaded
+            Python, else processes).
+        seeding: ``"worker"`` gives torch's random streams, which depend on the number of workers; ``"sample"`` keys them by
+            (seed, epoch, position of the sample), so that augmentation does not.
+        redo: replace a worker process that dies and do its tasks again; ``False`` raises torch's error.
+        items_in_flight: samples of one batch that each worker fetches at the same time, on threads; for datasets that wait.
+        seed: the key of ``seeding="sample"``; ``None`` takes one from ``generator`` (or torch's global generator) at the first
+            ``iter()``.
+    """
+
+    workers: Literal["process", "thread", "auto"]
+    seeding: Literal["worker", "sample"]
+    redo: bool
+    items_in_flight: int
+    seed: int | None
+
+    def __init__(
+        self,
+        dataset: Dataset[_T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        workers: Literal["process", "thread", "auto"] = "process",
+        seeding: Literal["worker", "sample"] = "worker",
+        redo: bool = True,
+        items_in_flight: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self.workers = workers
+        self.seeding = seeding
+        self.redo = redo
+        self.items_in_flight = items_in_flight
+        self.seed = seed
+        _options.check(self, iterable=isinstance(dataset, IterableDataset))
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return _SingleProcessDataLoaderIter(self)
+        self.check_worker_number_rationality()
+        return _MultiProcessingDataLoaderIter(self)
+
