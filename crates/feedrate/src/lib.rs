@@ -1,7 +1,18 @@
 //! A data loader for machine-learning training: plan, work, deliver.
 #![doc = ""]
 
+pub mod batch;
+pub mod dataset;
 pub mod deliver;
+mod error;
+pub mod loader;
 pub mod plan;
+pub mod random;
+pub mod sampler;
 pub mod stats;
 pub mod work;
+
+pub use dataset::{Context, Dataset, DatasetExt, IterableDataset, WorkerInfo};
+pub use error::{BoxError, Error, Panic, Result, WorkerDeath};
+pub use loader::{Builder, DataLoader, Epoch};
+pub use sampler::Sampler;

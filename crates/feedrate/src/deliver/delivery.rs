@@ -120,7 +120,11 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                     Ok(output) => {
                         self.delivered += 1;
                         self.counters.delivered += 1;
-                        Ok(Delivered { position, worker, output })
+                        Ok(Delivered {
+                            position,
+                            worker,
+                            output,
+                        })
                     }
                     Err(lost) => Err(Failure::Lost(lost)),
                 });
@@ -209,7 +213,9 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             None => self.planned_all = true,
             Some(Err(error)) => self.plan_error = Some(error),
             Some(Ok(job)) => {
-                let Some(worker) = self.window.pick() else { return Ok(()) };
+                let Some(worker) = self.window.pick() else {
+                    return Ok(());
+                };
                 let task = Task {
                     epoch: self.epoch,
                     position: self.window.next_position(),
@@ -260,7 +266,11 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 self.failed_starts[worker] = 0;
                 if self.window.exhausted(worker, epoch, position) {
                     self.pool.retire(worker).map_err(Failure::Pool)?;
-                    return if self.options.ahead { self.fill() } else { self.plan_one() };
+                    return if self.options.ahead {
+                        self.fill()
+                    } else {
+                        self.plan_one()
+                    };
                 }
                 Ok(())
             }
@@ -299,9 +309,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             tasks.remove(0);
         }
         let completed = self.window.completed(worker);
-        self.pool
-            .revive(worker, self.epoch, completed)
-            .map_err(Failure::Pool)?;
+        self.pool.revive(worker, self.epoch, completed).map_err(Failure::Pool)?;
         for task in &tasks {
             self.pool.submit(worker, task).map_err(Failure::Pool)?;
         }

@@ -203,7 +203,8 @@ impl<J, O> Window<J, O> {
         // Its later tasks will find the same end: nothing comes for them.
         self.workers[worker].queue.clear();
         self.workers[worker].active = false;
-        self.entries.retain(|e| e.worker != worker || !matches!(e.state, State::Sent));
+        self.entries
+            .retain(|e| e.worker != worker || !matches!(e.state, State::Sent));
         true
     }
 

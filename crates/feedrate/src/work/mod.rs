@@ -3,8 +3,18 @@
 //! A pool turns a [`Task`](crate::plan::Task) into an output, *whole, in one place*. The delivery tells it which worker gets
 //! which task and asks it what has happened; the pool knows nothing of order, retries or epochs.
 
+mod fetch;
+mod inline;
+mod threads;
+
 use std::time::Duration;
 
+pub(crate) use fetch::catch;
+pub use fetch::{BatchJob, Collate, Draw, Fetch, Stream};
+pub use inline::Inline;
+pub use threads::{Team, Threads};
+
+use crate::dataset::WorkerInfo;
 use crate::plan::Task;
 
 /// How a worker ended without being asked to.
@@ -84,4 +94,72 @@ pub trait Pool {
 
     /// The worker gets no further task in this epoch; a pool that will not run another one may end it.
     fn retire(&mut self, worker: usize) -> Result<(), Self::Error>;
+}
+
+impl<K: Pool + ?Sized> Pool for Box<K> {
+    type Job = K::Job;
+    type Output = K::Output;
+    type Error = K::Error;
+
+    fn workers(&self) -> usize {
+        (**self).workers()
+    }
+
+    fn submit(&mut self, worker: usize, task: &Task<K::Job>) -> Result<(), K::Error> {
+        (**self).submit(worker, task)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<K::Output>>) -> Result<(), K::Error> {
+        (**self).wait(timeout, events)
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) -> Result<(), K::Error> {
+        (**self).begin_epoch(epoch)
+    }
+
+    fn revive(&mut self, worker: usize, epoch: u64, completed: Option<(u64, u64)>) -> Result<(), K::Error> {
+        (**self).revive(worker, epoch, completed)
+    }
+
+    fn retire(&mut self, worker: usize) -> Result<(), K::Error> {
+        (**self).retire(worker)
+    }
+}
+
+/// How a task becomes an output: what the pools of this crate run.
+///
+/// Either a task has parts that any threads can do in any order ([`Fetch`]: one part for each sample), or it takes the next
+/// piece of a stream that its worker owns ([`Draw`]). User code runs inside; an implementation turns its errors and
+/// panics into outputs. A panic that gets out of an implementation ends the pool.
+pub trait Work: Send + Sync + 'static {
+    /// What a task holds.
+    type Job: Send + Sync + 'static;
+    /// What a part gives.
+    type Part: Send + 'static;
+    /// What a task gives.
+    type Output: Send + 'static;
+    /// What a worker keeps from task to task, within one epoch.
+    type Lane: Send + 'static;
+
+    /// Whether workers own a lane. If so, tasks have no parts, and the tasks of one worker run one after the other.
+    const PRIVATE: bool;
+
+    /// Number of parts of a task.
+    fn parts(&self, job: &Self::Job) -> usize;
+
+    /// Does part `at`. Parts are begun in order.
+    fn part(&self, worker: WorkerInfo, task: &Task<Self::Job>, at: usize) -> Self::Part;
+
+    /// Whether this part makes the ones behind it needless.
+    fn ends(&self, part: &Self::Part) -> bool;
+
+    /// Makes the output of the parts (without those behind one that [ends](Work::ends) the task). `lane` is `None` at the start of
+    /// an epoch, and always for works without lanes. Gives `None` when the lane has nothing more.
+    fn finish(
+        &self,
+        worker: WorkerInfo,
+        task: &Task<Self::Job>,
+        parts: Vec<Self::Part>,
+        lane: &mut Option<Self::Lane>,
+    ) -> Option<Self::Output>;
 }
