@@ -45,6 +45,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.ours
+@pytest.mark.nocheck  # the example's own process has ended by then
 @pytest.mark.watchdog(180)
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_example_runs_as_a_script(example: Example, tmp_path: Path) -> None:
