@@ -33,6 +33,12 @@ impl Stamp {
         Self(NOW.load(Ordering::Relaxed))
     }
 
+    /// A stamp of no process: whoever has it behaves as in a forked child.
+    #[cfg(feature = "testing")]
+    pub(crate) fn foreign() -> Self {
+        Self(u64::MAX)
+    }
+
     pub(crate) fn since(self) -> Since {
         let now = NOW.load(Ordering::Relaxed);
         if now == self.0 {

@@ -50,6 +50,21 @@ impl Lease {
     pub fn len(&self) -> usize {
         self.len
     }
+
+    /// Copies `len` bytes from `start` on; None when they are not all inside the slot.
+    pub fn read(&self, start: usize, len: usize) -> Option<Vec<u8>> {
+        if start.checked_add(len)? > self.len {
+            return None;
+        }
+        let mut out = Vec::<u8>::with_capacity(len);
+        // SAFETY: the source is inside the slot, which the lease keeps mapped; the destination has room for `len` bytes, and all of
+        // them are written before its length says so.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.as_ptr().add(start), out.as_mut_ptr(), len);
+            out.set_len(len);
+        }
+        Some(out)
+    }
 }
 
 impl Drop for Lease {

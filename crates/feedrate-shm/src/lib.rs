@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 #![expect(unsafe_code, reason = "shared memory, signals and fork are this crate's purpose")]
+#![cfg_attr(loom, allow(dead_code, reason = "the models use the slot table only"))]
 
+#[cfg(not(loom))]
+mod bytes;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -9,6 +12,8 @@ mod local;
 mod size;
 mod slots;
 mod sync;
+#[cfg(all(feature = "testing", target_os = "linux", not(loom)))]
+pub mod testing;
 #[cfg(not(loom))]
 mod token;
 
@@ -34,6 +39,8 @@ mod sys;
 mod view;
 
 #[cfg(not(loom))]
+pub use bytes::LocalBytes;
+#[cfg(not(loom))]
 pub use error::{Error, Result, SegmentFault, TokenFault};
 #[cfg(not(loom))]
 pub use local::{LocalArena, LocalSlot};
@@ -45,11 +52,12 @@ pub use token::Token;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use self::{
     arena::{Announce, Arena, ArenaOptions, ArenaStats, Located, Slot},
+    bytes::{LeaseBytes, SlotBytes},
     channel::{Channel, Received, RecvError, SendError},
     lease::Lease,
     payload::{Payload, payload_fd, read_payload},
     reap::{Interest, PidFd, PollOutcome, Ready, poll, watch_parent},
     segment::LAYOUT_VERSION,
-    sys::{exit_now, memory_limit, oom_kills, process_state, set_thread_name},
+    sys::{close_inherited, exit_now, memory_limit, oom_kills, process_state, set_thread_name},
     view::View,
 };

@@ -1,8 +1,9 @@
 //! The same contract inside one process: reserved memory that is reused by size. For inline loading, threads and tests.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use crate::error::{Error, Result};
@@ -12,19 +13,19 @@ use crate::size;
 ///
 /// Fresh large memory costs a page fault for every 4 KiB; a buffer from here was mostly written before. All methods may be
 /// called from any thread and none ever waits: when another thread is just using the cache, memory is allocated or freed
-/// without it. For the same reason a fork is harmless.
+/// without it. For the same reason a fork is harmless: in the child the cache may stay locked for ever, and nothing more.
 pub struct LocalArena {
-    cache: Mutex<Cache>,
+    idle: Mutex<Idle>,
     idle_bytes: usize,
+    used_bytes: AtomicUsize,
     me: Weak<Self>,
 }
 
 #[derive(Default)]
-struct Cache {
+struct Idle {
     /// The longest unused first.
-    free: Vec<Buffer>,
-    free_bytes: usize,
-    used_bytes: usize,
+    buffers: Vec<Buffer>,
+    bytes: usize,
 }
 
 /// Heap memory, freed when dropped.
@@ -42,8 +43,10 @@ impl Buffer {
     fn new(capacity: usize) -> Result<Self> {
         let error = || Error::Size { bytes: capacity };
         let layout = Layout::from_size_align(capacity, size::ALIGN).map_err(|_| error())?;
+        // Zeroed, which large memory from the kernel is anyway: a slot can then be read as bytes.
+        // Zeroed, so that all of it may be looked at as bytes; for large memory the kernel has done it already.
         // SAFETY: the capacity of a slot is never zero.
-        let ptr = NonNull::new(unsafe { alloc(layout) }).ok_or_else(|| Error::Memory {
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| Error::Memory {
             doing: "allocating a buffer",
             bytes: capacity,
             source: std::io::ErrorKind::OutOfMemory.into(),
@@ -63,16 +66,17 @@ impl LocalArena {
     /// An empty cache that keeps at most `idle_bytes` or the bytes in use, whichever is more, for reuse.
     pub fn new(idle_bytes: usize) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
-            cache: Mutex::default(),
+            idle: Mutex::default(),
             idle_bytes,
+            used_bytes: AtomicUsize::new(0),
             me: me.clone(),
         })
     }
 
-    fn with_cache<T>(&self, run: impl FnOnce(&mut Cache) -> T) -> Option<T> {
-        match self.cache.try_lock() {
-            Ok(mut cache) => Some(run(&mut cache)),
-            Err(TryLockError::Poisoned(cache)) => Some(run(&mut cache.into_inner())),
+    fn with_idle<T>(&self, run: impl FnOnce(&mut Idle) -> T) -> Option<T> {
+        match self.idle.try_lock() {
+            Ok(mut idle) => Some(run(&mut idle)),
+            Err(TryLockError::Poisoned(idle)) => Some(run(&mut idle.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -82,53 +86,51 @@ impl LocalArena {
         let capacity = size::capacity(len)
             .filter(|_| len > 0)
             .ok_or(Error::Size { bytes: len })?;
-        let reused = self.with_cache(|cache| {
-            cache.used_bytes += capacity;
-            cache.take(len)
-        });
-        let counted = reused.is_some();
-        let buffer = match reused.flatten() {
+        let buffer = match self.with_idle(|idle| idle.take(len)).flatten() {
             Some(buffer) => buffer,
-            None => match Buffer::new(capacity) {
-                Ok(buffer) => buffer,
-                Err(e) => {
-                    self.with_cache(|cache| cache.used_bytes = cache.used_bytes.saturating_sub(capacity));
-                    return Err(e);
-                }
-            },
+            None => Buffer::new(capacity)?,
         };
+        self.used_bytes.fetch_add(buffer.layout.size(), Ordering::Relaxed);
         Ok(LocalSlot {
             buffer: Some(buffer),
             len,
-            counted: counted.then_some(capacity),
             arena: self.me.clone(),
         })
     }
 
     /// Frees everything that lies idle.
     pub fn trim(&self) {
-        // freed outside the lock
-        drop(self.with_cache(|cache| {
-            cache.free_bytes = 0;
-            std::mem::take(&mut cache.free)
-        }));
+        let freed = self.with_idle(std::mem::take);
+        drop(freed); // outside the lock
     }
 
-    /// Bytes that lie idle; 0 when another thread is just using the cache.
-    pub fn free_bytes(&self) -> usize {
-        self.with_cache(|cache| cache.free_bytes).unwrap_or(0)
+    /// Bytes reserved or kept for reuse. What is idle is not counted while another thread is just using the cache.
+    pub fn held_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed) + self.with_idle(|idle| idle.bytes).unwrap_or(0)
     }
 }
 
-impl Cache {
-    /// The tightest idle buffer; among equals the one used last.
+impl Idle {
+    /// The tightest idle buffer; among equals the one used last, whose pages are warm.
     fn take(&mut self, len: usize) -> Option<Buffer> {
-        let (at, _) = (self.free.iter().enumerate())
+        let (at, _) = (self.buffers.iter().enumerate())
             .filter(|(_, buffer)| size::serves(buffer.layout.size(), len))
             .min_by_key(|(at, buffer)| (buffer.layout.size(), usize::MAX - at))?;
-        let buffer = self.free.remove(at);
-        self.free_bytes -= buffer.layout.size();
+        let buffer = self.buffers.remove(at);
+        self.bytes -= buffer.layout.size();
         Some(buffer)
+    }
+
+    /// Takes a buffer in and gives out what exceeds `keep` bytes, longest unused first.
+    fn put(&mut self, buffer: Buffer, keep: usize) -> Vec<Buffer> {
+        self.bytes += buffer.layout.size();
+        self.buffers.push(buffer);
+        let mut surplus = 0;
+        while self.bytes > keep {
+            self.bytes -= self.buffers[surplus].layout.size();
+            surplus += 1;
+        }
+        self.buffers.drain(..surplus).collect()
     }
 }
 
@@ -136,8 +138,6 @@ impl Cache {
 pub struct LocalSlot {
     buffer: Option<Buffer>,
     len: usize,
-    /// What this slot added to the arena's count of bytes in use.
-    counted: Option<usize>,
     arena: Weak<LocalArena>,
 }
 
@@ -163,24 +163,14 @@ impl LocalSlot {
 
 impl Drop for LocalSlot {
     fn drop(&mut self) {
-        let Some(arena) = self.arena.upgrade() else { return };
-        let mut buffer = self.buffer.take();
-        let surplus = arena.with_cache(|cache| {
-            cache.used_bytes = cache.used_bytes.saturating_sub(self.counted.unwrap_or(0));
-            let mut surplus = Vec::new();
-            if let Some(buffer) = buffer.take() {
-                cache.free_bytes += buffer.layout.size();
-                cache.free.push(buffer);
-            }
-            let keep = arena.idle_bytes.max(cache.used_bytes);
-            while cache.free_bytes > keep {
-                let oldest = cache.free.remove(0);
-                cache.free_bytes -= oldest.layout.size();
-                surplus.push(oldest);
-            }
-            surplus
-        });
-        drop(surplus); // freed outside the lock, as is the buffer itself when the cache was busy
+        let (Some(buffer), Some(arena)) = (self.buffer.take(), self.arena.upgrade()) else {
+            return;
+        };
+        let size = buffer.layout.size();
+        let used = arena.used_bytes.fetch_sub(size, Ordering::Relaxed) - size;
+        let keep = arena.idle_bytes.max(used);
+        // freed outside the lock, as is the buffer itself when the cache is busy
+        drop(arena.with_idle(|idle| idle.put(buffer, keep)));
     }
 }
 

@@ -248,3 +248,44 @@ fn freed_if_last(flags: u32) -> u32 {
         flags
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+/// A table in ordinary memory.
+#[cfg(test)]
+mod heap {
+    use super::{AtomicU32, AtomicU64, Entry, Table};
+
+    pub(super) struct HeapTable {
+        freed: AtomicU32,
+        entries: Vec<Entry>,
+    }
+
+    impl HeapTable {
+        pub(super) fn new(slots: u32) -> Self {
+            Self::with_generation(slots, 0)
+        }
+
+        pub(super) fn with_generation(slots: u32, generation: u32) -> Self {
+            let entry = |_| Entry {
+                word: AtomicU64::new(u64::from(generation)),
+                next: AtomicU32::new(0),
+                reserved: AtomicU32::new(0),
+            };
+            Self {
+                freed: AtomicU32::new(0),
+                entries: (0..slots).map(entry).collect(),
+            }
+        }
+
+        pub(super) fn table(&self) -> Table<'_> {
+            Table {
+                freed: &self.freed,
+                entries: &self.entries,
+            }
+        }
+    }
+}

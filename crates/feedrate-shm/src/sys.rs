@@ -10,6 +10,14 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Closes a descriptor by its number: for a forked child, whose copies of its parent's objects must not be dropped (they would
+/// do more than close) and whose parent's ends must not stay open.
+pub fn close_inherited(fd: std::os::fd::RawFd) {
+    // SAFETY: the caller lists descriptors that its parent owned at the fork; in the child nothing else uses them, since the
+    // objects that hold them are never used or dropped there.
+    drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+}
+
 /// Names the calling thread for debuggers and `top`; at most 15 bytes are kept, and failing is of no consequence.
 pub fn set_thread_name(name: &str) {
     let short: Vec<u8> = name.bytes().filter(|byte| *byte != 0).take(15).collect();
