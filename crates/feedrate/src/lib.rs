@@ -10,6 +10,8 @@ pub mod plan;
 pub mod random;
 pub mod sampler;
 pub mod stats;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod work;
 
 pub use dataset::{Context, Dataset, DatasetExt, IterableDataset, WorkerInfo};

@@ -15,6 +15,8 @@ mod value;
 pub use allocator::{Allocator, Buffer, Heap};
 pub use collate::{CollateError, collate, stack};
 pub use dtype::{DType, Element};
+#[cfg(all(feature = "processes", target_os = "linux"))]
+pub(crate) use tensor::packed;
 pub use tensor::{Tensor, TensorError};
 pub use transfer::Transfer;
 pub use value::Value;

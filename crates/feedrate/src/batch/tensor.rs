@@ -98,7 +98,7 @@ pub enum TensorError {
 }
 
 /// Row-major strides, in elements.
-fn packed(shape: &[usize]) -> Vec<usize> {
+pub(crate) fn packed(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1_usize; shape.len()];
     for i in (1..shape.len()).rev() {
         strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));

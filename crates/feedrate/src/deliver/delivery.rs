@@ -57,6 +57,8 @@ pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
     plan_error: Option<P::Error>,
     /// A worker lost for good: the epoch cannot be completed, and every further call says so.
     broken: Option<Lost<P::Job>>,
+    /// Batches taken whose place in the window is still theirs.
+    taken: usize,
     /// Deaths of each worker during its start, in a row.
     failed_starts: Vec<u32>,
     events: Vec<Event<K::Output>>,
@@ -78,6 +80,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             planned_all: false,
             plan_error: None,
             broken: None,
+            taken: 0,
             events: Vec::new(),
             counters: Counters::default(),
         }
@@ -91,6 +94,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.planned_all = false;
         self.plan_error = None;
         self.broken = None;
+        self.taken = 0;
         self.plan = Some(plan);
         self.epoch += 1;
         self.pool.begin_epoch(self.epoch).map_err(Failure::Pool)?;
@@ -99,6 +103,18 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     /// The next batch, `None` at the end of the epoch. Blocks until it is there, at most for `timeout` since the call.
     pub fn next(&mut self, timeout: Option<Duration>) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
+        let taken = self.take(timeout);
+        if matches!(taken, Some(Ok(_) | Err(Failure::Lost(_))))
+            && let Err(failure) = self.refill()
+        {
+            return Some(Err(failure));
+        }
+        taken
+    }
+
+    /// As [`next`](Delivery::next), but the batch keeps its place in the window until [`refill`](Delivery::refill) is called: for a
+    /// step behind the pool (pinning) whose batches count as not yet delivered.
+    pub fn take(&mut self, timeout: Option<Duration>) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
         if !self.options.ahead && self.window.is_empty() {
             if let Err(failure) = self.plan_one() {
                 return Some(Err(failure));
@@ -111,11 +127,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 return Some(Err(Failure::Lost(lost.clone())));
             }
             if let Some((position, worker, result)) = self.window.take() {
-                if self.options.ahead
-                    && let Err(failure) = self.fill()
-                {
-                    return Some(Err(failure));
-                }
+                self.taken += 1;
                 return Some(match result {
                     Ok(output) => {
                         self.delivered += 1;
@@ -149,6 +161,12 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 return Some(Err(failure));
             }
         }
+    }
+
+    /// One batch that was taken has been handed over: its place in the window is free, and the next task is planned.
+    pub fn refill(&mut self) -> Result<(), FailureOf<P, K>> {
+        self.taken = self.taken.saturating_sub(1);
+        if self.options.ahead { self.fill() } else { Ok(()) }
     }
 
     /// The pool, for what only it knows.
@@ -196,7 +214,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     /// Plans and sends one task, if there is one and room for it.
     fn plan_one(&mut self) -> Result<(), FailureOf<P, K>> {
-        if self.planned_all || self.plan_error.is_some() || !self.window.has_room() {
+        if self.planned_all || self.plan_error.is_some() || !self.window.has_room(self.taken) {
             return Ok(());
         }
         if !self.window.any_active() {

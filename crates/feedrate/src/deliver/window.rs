@@ -72,6 +72,8 @@ struct Worker {
     queue: VecDeque<u64>,
     active: bool,
     completed: Option<(u64, u64)>,
+    /// It may still be busy with a task of an abandoned epoch.
+    stale: bool,
 }
 
 /// What is known of every task in flight.
@@ -94,6 +96,7 @@ impl<J, O> Window<J, O> {
             queue: VecDeque::new(),
             active: true,
             completed: None,
+            stale: false,
         };
         Self {
             options,
@@ -110,6 +113,7 @@ impl<J, O> Window<J, O> {
         self.next = 0;
         self.turn = 0;
         for worker in &mut self.workers {
+            worker.stale |= !worker.queue.is_empty();
             worker.queue.clear();
             worker.active = true;
         }
@@ -201,6 +205,7 @@ impl<J, O> Window<J, O> {
             return false;
         }
         // Its later tasks will find the same end: nothing comes for them.
+        self.workers[worker].stale = false;
         self.workers[worker].queue.clear();
         self.workers[worker].active = false;
         self.entries
@@ -236,12 +241,14 @@ impl<J, O> Window<J, O> {
     /// What a dead worker leaves behind: its tasks, oldest first, and whether the one it was doing has now ended
     /// two workers.
     pub(super) fn died(&mut self, worker: usize, ready: bool) -> (Vec<Task<J>>, bool) {
+        // Tasks are done in order: while an abandoned one may be under way, none of these is to blame.
+        let begun = !std::mem::take(&mut self.workers[worker].stale);
         let queue: Vec<u64> = self.workers[worker].queue.iter().copied().collect();
         let mut twice = false;
         let mut tasks = Vec::with_capacity(queue.len());
         for (i, position) in queue.into_iter().enumerate() {
             if let Some(entry) = self.entry(position) {
-                if i == 0 && ready {
+                if i == 0 && ready && begun {
                     entry.deaths += 1;
                     twice = entry.deaths >= 2;
                 }
@@ -286,6 +293,7 @@ impl<J, O> Window<J, O> {
     fn leave(&mut self, worker: usize, epoch: u64, position: u64) {
         let worker = &mut self.workers[worker];
         worker.completed = Some((epoch, position));
+        worker.stale = false;
         if worker.queue.front() == Some(&position) {
             worker.queue.pop_front();
         } else {

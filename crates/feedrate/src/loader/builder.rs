@@ -39,8 +39,8 @@ pub struct Builder<S: Samples, B> {
     allocator: Option<Arc<dyn Allocator>>,
 }
 
-/// Makes a pool of processes for so many workers; what is fixed about it was said before.
-type MakeProcesses<B> = Box<dyn FnOnce(usize) -> Result<AnyPool<B>, Error> + Send>;
+/// Makes a pool of processes, of what is known when the loader is built: workers, samples in flight, seed, `drop_last`.
+type MakeProcesses<B> = Box<dyn FnOnce(usize, usize, u64, bool) -> Result<AnyPool<B>, Error> + Send>;
 
 /// Where the work is done.
 enum Place<B> {
@@ -218,13 +218,13 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
         let allocator = self.allocator.unwrap_or_else(|| Arc::new(LocalArena::new(IDLE_BYTES)));
         let work = self.source.work(self.collate, allocator, seed, self.cut.drop_last);
         let (jobs, len) = self.source.jobs(&self.cut, seed)?;
-        let in_flight = self.in_flight;
+        let (in_flight, drop_last) = (self.in_flight, self.cut.drop_last);
         let pool: MakePool<B> = match self.place {
             Place::Inline => Box::new(move || Ok(Box::new(Inline::new(work)) as AnyPool<B>)),
             Place::Threads(workers) => {
                 Box::new(move || Ok(Box::new(Threads::new(work, Team { workers, in_flight })?) as AnyPool<B>))
             }
-            Place::Processes(workers, make) => Box::new(move || make(workers)),
+            Place::Processes(workers, make) => Box::new(move || make(workers, in_flight, seed, drop_last)),
         };
         Ok(DataLoader::new(Parts {
             pool,
@@ -268,6 +268,26 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(feature = "processes", target_os = "linux"))]
+impl<S: Samples, B: crate::batch::Transfer> Builder<S, B> {
+    /// Works in `workers` processes, at least 1; each is this program, started again, and must call
+    /// [`Workers::run`](crate::work::Workers::run). See [`work::processes`](crate::work::processes).
+    #[must_use]
+    pub fn processes(mut self, workers: usize, launch: crate::work::Launch) -> Self {
+        let make = |workers, in_flight, seed, drop_last| {
+            let pool = crate::work::Processes::new(launch, workers, in_flight, seed, drop_last)?;
+            Ok(Box::new(pool) as AnyPool<B>)
+        };
+        self.place = Place::Processes(workers, Box::new(make));
+        self
+    }
+
+    /// What a worker process does.
+    pub(crate) fn into_work(self, allocator: Arc<dyn Allocator>, seed: u64, drop_last: bool) -> S::Work<B> {
+        self.source.work(self.collate, allocator, seed, drop_last)
     }
 }
 

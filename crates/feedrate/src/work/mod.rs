@@ -5,6 +5,8 @@
 
 mod fetch;
 mod inline;
+#[cfg(all(feature = "processes", target_os = "linux"))]
+pub mod processes;
 mod threads;
 
 use std::time::Duration;
@@ -12,6 +14,8 @@ use std::time::Duration;
 pub(crate) use fetch::catch;
 pub use fetch::{BatchJob, Collate, Draw, Fetch, Stream};
 pub use inline::Inline;
+#[cfg(all(feature = "processes", target_os = "linux"))]
+pub use processes::{Launch, Processes, Workers};
 pub use threads::{Team, Threads};
 
 use crate::dataset::WorkerInfo;

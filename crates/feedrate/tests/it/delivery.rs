@@ -1,0 +1,598 @@
+//! Delivery and window against a simulated pool: random latencies, deaths, redo, ends of streams. No time passes but the
+//! simulation's own, and every run is a function of its seed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use feedrate::deliver::{Delivery, Failure, Options};
+use feedrate::plan::Task;
+use feedrate::random::{Key, Keyed};
+use feedrate::work::{Death, Event, Pool};
+
+/// What a job does to its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Job {
+    number: u64,
+    /// Deaths that it brings about before it is done.
+    kills: u32,
+}
+
+#[derive(Debug)]
+struct Worker {
+    queue: VecDeque<(u64, u64, Job)>,
+    alive: bool,
+    ready: bool,
+    /// Steps until the first task is done.
+    left: u64,
+    /// Tasks of its stream that it still has, if it has one.
+    stream: Option<u64>,
+    retired: bool,
+}
+
+/// A pool whose workers do their tasks in order, with random latencies; it checks how it is used.
+#[derive(Debug)]
+struct Simulated {
+    rng: Keyed,
+    workers: Vec<Worker>,
+    /// Deaths that each job still brings about.
+    kills: std::collections::HashMap<u64, u32>,
+    /// Chance of a death out of the blue, in a thousand for each look.
+    random_deaths: u64,
+    /// Deaths of workers before they are ready that are still to come.
+    failing_starts: u32,
+    streams: Option<Vec<u64>>,
+    epoch: u64,
+    submitted: usize,
+    revived: u64,
+    /// Never finishes anything.
+    stuck: bool,
+}
+
+impl Simulated {
+    fn new(seed: u64, workers: usize) -> Self {
+        let worker = || Worker {
+            queue: VecDeque::new(),
+            alive: true,
+            ready: true,
+            left: 0,
+            stream: None,
+            retired: false,
+        };
+        Self {
+            rng: Key { seed, ..Key::default() }.stream(),
+            workers: (0..workers).map(|_| worker()).collect(),
+            kills: std::collections::HashMap::new(),
+            random_deaths: 0,
+            failing_starts: 0,
+            streams: None,
+            epoch: 0,
+            submitted: 0,
+            revived: 0,
+            stuck: false,
+        }
+    }
+
+    fn die(&mut self, worker: usize, events: &mut Vec<Event<Job>>) {
+        let member = &mut self.workers[worker];
+        let death = Death {
+            pid: Some(7),
+            exit_code: None,
+            signal: Some(9),
+            ready: member.ready,
+        };
+        member.alive = false;
+        member.queue.clear();
+        events.push(Event::Died { worker, death });
+    }
+
+    fn step(&mut self, worker: usize, events: &mut Vec<Event<Job>>) {
+        if !self.workers[worker].alive {
+            return;
+        }
+        if !self.workers[worker].ready {
+            if self.failing_starts > 0 {
+                self.failing_starts -= 1;
+                self.die(worker, events);
+                return;
+            }
+            self.workers[worker].ready = true;
+        }
+        if self.rng.below(1000) < self.random_deaths {
+            self.die(worker, events);
+            return;
+        }
+        let next_latency = self.rng.below(6);
+        let member = &mut self.workers[worker];
+        let Some(&(epoch, position, job)) = member.queue.front() else {
+            return;
+        };
+        if member.left > 0 {
+            member.left -= 1;
+            return;
+        }
+        if let Some(kills) = self.kills.get_mut(&job.number).filter(|kills| **kills > 0) {
+            *kills -= 1;
+            self.die(worker, events);
+            return;
+        }
+        member.queue.pop_front();
+        member.left = next_latency;
+        if let Some(stream) = &mut member.stream {
+            // The streams of an abandoned epoch are gone.
+            if *stream == 0 || epoch != self.epoch {
+                events.push(Event::Exhausted {
+                    worker,
+                    epoch,
+                    position,
+                });
+                return;
+            }
+            *stream -= 1;
+        }
+        events.push(Event::Done {
+            worker,
+            epoch,
+            position,
+            output: job,
+        });
+    }
+}
+
+impl Pool for Simulated {
+    type Job = Job;
+    type Output = Job;
+    type Error = String;
+
+    fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn submit(&mut self, worker: usize, task: &Task<Job>) -> Result<(), String> {
+        self.submitted += 1;
+        self.kills.entry(task.job.number).or_insert(task.job.kills);
+        let member = &mut self.workers[worker];
+        assert!(!member.retired, "a retired worker gets no task");
+        if member.alive {
+            member.queue.push_back((task.epoch, task.position, *task.job));
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Job>>) -> Result<(), String> {
+        if self.stuck {
+            assert!(timeout.is_some(), "this would wait for ever");
+            return Ok(());
+        }
+        for _ in 0..100_000 {
+            // In a random order, so that completions of different workers mix.
+            let mut order: Vec<usize> = (0..self.workers.len()).collect();
+            self.rng.shuffle(&mut order);
+            for worker in order {
+                self.step(worker, events);
+            }
+            if !events.is_empty() {
+                return Ok(());
+            }
+        }
+        Err("nothing happens any more".to_owned())
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) -> Result<(), String> {
+        self.epoch = epoch;
+        for (at, worker) in self.workers.iter_mut().enumerate() {
+            worker.retired = false;
+            worker.stream = self.streams.as_ref().map(|streams| streams[at]);
+        }
+        Ok(())
+    }
+
+    fn revive(&mut self, worker: usize, _: u64, _: Option<(u64, u64)>) -> Result<(), String> {
+        let member = &mut self.workers[worker];
+        assert!(!member.alive, "only a dead worker is replaced");
+        self.revived += 1;
+        (member.alive, member.ready, member.left) = (true, false, 0);
+        Ok(())
+    }
+
+    fn retire(&mut self, worker: usize) -> Result<(), String> {
+        assert!(!self.workers[worker].retired, "a worker is retired once");
+        self.workers[worker].retired = true;
+        Ok(())
+    }
+}
+
+fn options(window: usize) -> Options {
+    Options {
+        window,
+        in_order: true,
+        ahead: true,
+        redo: true,
+        pinned: false,
+    }
+}
+
+type Plan = Box<dyn Iterator<Item = Result<Job, String>>>;
+
+/// `count` jobs; `kills` says how many workers each ends.
+fn plan(count: u64, kills: impl Fn(u64) -> u32 + 'static) -> Plan {
+    Box::new((0..count).map(move |number| {
+        Ok(Job {
+            number,
+            kills: kills(number),
+        })
+    }))
+}
+
+/// Hundreds of worlds: every job exactly once, in order where order was asked for, and never more in flight than the window
+/// holds.
+#[test]
+fn every_task_once_whatever_dies() {
+    for seed in 0..400 {
+        let mut world = Key {
+            seed,
+            step: 1,
+            ..Key::default()
+        }
+        .stream();
+        let mut draw = |n: u64| usize::try_from(world.below(n)).unwrap();
+        let workers = 1 + draw(4);
+        let window = workers * (1 + draw(3)) + draw(3);
+        let count = draw(60) as u64;
+        let in_order = draw(3) > 0;
+        let ahead = draw(5) > 0;
+        let mut pool = Simulated::new(seed, workers);
+        pool.random_deaths = if draw(2) == 0 { 0 } else { 5 };
+        let random_deaths = pool.random_deaths > 0;
+        let every = 3 + draw(20) as u64;
+        let kills = move |number: u64| u32::from(number % every == 2);
+        let mut delivery = Delivery::new(
+            pool,
+            Options {
+                in_order,
+                ahead,
+                ..options(window)
+            },
+        );
+        for epoch in 0..3 {
+            delivery.pool_mut().kills.clear();
+            delivery.begin(plan(count, kills)).unwrap();
+            let stop = if epoch == 1 { draw(count + 1) } else { usize::MAX };
+            let mut seen = Vec::new();
+            while seen.len() < stop {
+                let Some(result) = delivery.next(None) else { break };
+                match result {
+                    Ok(got) => {
+                        assert_eq!(got.position, got.output.number, "a result is at its place");
+                        seen.push(got.position);
+                    }
+                    // Chance may end two workers with one task; it is then said in its place.
+                    Err(Failure::Lost(lost)) if random_deaths && lost.twice && lost.death.ready => {
+                        seen.push(lost.tasks[0].position);
+                    }
+                    // Or two workers in a row before they were ready.
+                    Err(other) => panic!("seed {seed}: {other:?}"),
+                }
+            }
+            if in_order {
+                assert!(seen.iter().copied().eq(0..seen.len() as u64), "seed {seed}: {seen:?}");
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            if stop == usize::MAX {
+                assert_eq!(seen.len() as u64, count, "seed {seed}, epoch {epoch}");
+                assert!(delivery.next(None).is_none());
+            }
+        }
+        let counters = delivery.counters();
+        assert_eq!(
+            counters.deaths,
+            delivery.pool().revived,
+            "seed {seed}: each death is answered"
+        );
+    }
+}
+
+/// Not one task more than the window is with the pool or waiting, at any time.
+#[test]
+fn the_window_is_never_exceeded() {
+    for seed in 0..100 {
+        for in_order in [true, false] {
+            let workers = 1 + usize::try_from(seed % 4).unwrap();
+            let window = workers * 2 + usize::try_from(seed % 3).unwrap();
+            let mut delivery = Delivery::new(
+                Simulated::new(seed, workers),
+                Options {
+                    in_order,
+                    ..options(window)
+                },
+            );
+            delivery.begin(plan(50, |_| 0)).unwrap();
+            for delivered in 0..50 {
+                let submitted = delivery.pool().submitted;
+                assert!(
+                    submitted <= delivered + window,
+                    "seed {seed}: {submitted} of {delivered} + {window}"
+                );
+                if in_order {
+                    assert_eq!(submitted, (delivered + window).min(50), "the window is kept full");
+                }
+                delivery.next(None).unwrap().unwrap();
+            }
+        }
+    }
+}
+
+/// One slow task does not stop the others out of order, and nothing piles up behind it.
+#[test]
+fn out_of_order_goes_round_a_slow_task() {
+    let mut delivery = Delivery::new(
+        Simulated::new(1, 2),
+        Options {
+            in_order: false,
+            ..options(4)
+        },
+    );
+    delivery.begin(plan(1000, |_| 0)).unwrap();
+    // Worker 0 sits on task 0.
+    delivery.pool_mut().workers[0].left = 3000;
+    let mut order: Vec<u64> = std::iter::from_fn(|| delivery.next(None))
+        .map(|r| r.unwrap().position)
+        .collect();
+    assert!(order.iter().position(|p| *p == 0).unwrap() > 300);
+    order.sort_unstable();
+    assert_eq!(order, (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn workers_take_turns() {
+    let mut delivery = Delivery::new(Simulated::new(5, 3), options(6));
+    delivery.begin(plan(20, |_| 0)).unwrap();
+    for at in 0..20 {
+        assert_eq!(delivery.next(None).unwrap().unwrap().worker, at % 3);
+    }
+}
+
+#[test]
+fn a_task_that_kills_twice_is_reported_in_its_place() {
+    for in_order in [true, false] {
+        let mut delivery = Delivery::new(Simulated::new(3, 2), Options { in_order, ..options(4) });
+        delivery
+            .begin(plan(10, |number| if number == 4 { 2 } else { 0 }))
+            .unwrap();
+        let mut order = Vec::new();
+        while let Some(result) = delivery.next(None) {
+            match result {
+                Ok(got) => order.push(got.position),
+                Err(Failure::Lost(lost)) => {
+                    assert!(lost.twice && lost.death.ready);
+                    assert_eq!((lost.tasks.len(), lost.tasks[0].position, lost.worker), (1, 4, 0));
+                    if in_order {
+                        assert_eq!(order, [0, 1, 2, 3]);
+                    }
+                    order.push(4);
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        order.sort_unstable();
+        assert_eq!(order, (0..10).collect::<Vec<_>>());
+        assert_eq!((delivery.counters().deaths, delivery.delivered()), (2, 9));
+    }
+}
+
+#[test]
+fn workers_that_never_begin_end_the_epoch() {
+    for (failing, fails) in [(1, false), (2, true)] {
+        let mut pool = Simulated::new(3, 1);
+        pool.failing_starts = failing;
+        let mut delivery = Delivery::new(pool, options(2));
+        delivery.begin(plan(5, |number| u32::from(number == 2))).unwrap();
+        let results: Vec<_> = (0..6).map_while(|_| delivery.next(None)).collect();
+        if fails {
+            let Some(Err(Failure::Lost(lost))) = results.last() else {
+                panic!("{results:?}")
+            };
+            assert!(lost.twice && !lost.death.ready);
+            assert!(
+                matches!(delivery.next(None), Some(Err(Failure::Lost(_)))),
+                "and every call says so"
+            );
+        } else {
+            assert!(results.len() == 5 && results.iter().all(Result::is_ok), "{results:?}");
+        }
+    }
+}
+
+#[test]
+fn without_redo_and_with_streams_a_death_is_final() {
+    for (redo, pinned) in [(false, false), (true, true)] {
+        let mut pool = Simulated::new(3, 2);
+        pool.streams = pinned.then(|| vec![100, 100]);
+        let mut delivery = Delivery::new(
+            pool,
+            Options {
+                redo,
+                pinned,
+                ..options(4)
+            },
+        );
+        delivery.begin(plan(20, |number| u32::from(number == 6))).unwrap();
+        let mut delivered = 0;
+        let lost = loop {
+            match delivery.next(None) {
+                Some(Ok(_)) => delivered += 1,
+                Some(Err(Failure::Lost(lost))) => break lost,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            (lost.tasks[0].position, lost.delivered, lost.twice),
+            (6, delivered, false)
+        );
+        assert!(matches!(delivery.next(None), Some(Err(Failure::Lost(_)))));
+        // The next epoch may be begun, as far as the delivery is concerned.
+        delivery.pool_mut().revive(0, 2, None).unwrap();
+        delivery.pool_mut().kills.clear();
+        delivery.begin(plan(4, |_| 0)).unwrap();
+        assert!(delivery.next(None).unwrap().is_ok());
+    }
+}
+
+/// Streams of different lengths, in turns; the window stays full, and no job is lost, whatever the number of workers that are left.
+#[test]
+fn streams_end_one_by_one() {
+    for seed in 0..200 {
+        let mut world = Key {
+            seed,
+            step: 2,
+            ..Key::default()
+        }
+        .stream();
+        let workers = 1 + usize::try_from(world.below(4)).unwrap();
+        let streams: Vec<u64> = (0..workers).map(|_| world.below(12)).collect();
+        let window = workers * (1 + usize::try_from(world.below(3)).unwrap());
+        for in_order in [true, false] {
+            let mut pool = Simulated::new(seed, workers);
+            pool.streams = Some(streams.clone());
+            let mut delivery = Delivery::new(
+                pool,
+                Options {
+                    in_order,
+                    pinned: true,
+                    ..options(window)
+                },
+            );
+            for _ in 0..2 {
+                delivery.begin(plan(u64::MAX, |_| 0)).unwrap();
+                let got: Vec<usize> = std::iter::from_fn(|| delivery.next(None))
+                    .map(|r| r.unwrap().worker)
+                    .collect();
+                let mut counts = vec![0; workers];
+                for worker in &got {
+                    counts[*worker] += 1;
+                }
+                assert_eq!(counts, streams, "seed {seed}: every stream is read to its end");
+                if in_order {
+                    let rounds = (0..12).flat_map(|round| {
+                        let streams = &streams;
+                        (0..workers).filter(move |w| streams[*w] > round)
+                    });
+                    assert!(got.iter().copied().eq(rounds), "seed {seed}: {got:?} of {streams:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A worker whose stream has ended may die without harm.
+#[test]
+fn a_death_after_the_end_of_a_stream_is_harmless() {
+    let mut pool = Simulated::new(9, 2);
+    pool.streams = Some(vec![1, 30]);
+    let mut delivery = Delivery::new(
+        pool,
+        Options {
+            pinned: true,
+            ..options(4)
+        },
+    );
+    delivery.begin(plan(u64::MAX, |_| 0)).unwrap();
+    let mut got = 0;
+    while let Some(result) = delivery.next(None) {
+        result.unwrap();
+        got += 1;
+        if got == 10 {
+            let pool = delivery.pool_mut();
+            assert!(pool.workers[0].retired);
+            pool.random_deaths = 1000;
+            let mut events = Vec::new();
+            pool.step(0, &mut events);
+            pool.random_deaths = 0;
+            // Let the delivery hear of it with the next look.
+            pool.workers[0].alive = true;
+            pool.workers[0].ready = true;
+            pool.kills.insert(u64::MAX, 1);
+            pool.workers[0].queue.push_back((
+                0,
+                0,
+                Job {
+                    number: u64::MAX,
+                    kills: 1,
+                },
+            ));
+        }
+    }
+    assert_eq!(got, 31);
+    assert_eq!((delivery.counters().deaths, delivery.pool().revived), (1, 1));
+}
+
+#[test]
+fn timeouts_say_who_is_waited_for() {
+    let mut pool = Simulated::new(1, 2);
+    pool.stuck = true;
+    let mut delivery = Delivery::new(pool, options(4));
+    delivery.begin(plan(4, |_| 0)).unwrap();
+    for timeout in [Duration::ZERO, Duration::from_millis(5)] {
+        match delivery.next(Some(timeout)) {
+            Some(Err(Failure::TimedOut { worker, tasks })) => {
+                let positions: Vec<u64> = tasks.iter().map(|task| task.position).collect();
+                assert_eq!((worker, positions), (0, vec![0, 2]));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    delivery.pool_mut().stuck = false;
+    // Even a timeout of zero looks once.
+    delivery
+        .pool_mut()
+        .workers
+        .iter_mut()
+        .for_each(|worker| worker.left = 0);
+    assert_eq!(delivery.next(Some(Duration::ZERO)).unwrap().unwrap().position, 0);
+    assert_eq!(
+        std::iter::from_fn(|| delivery.next(None))
+            .map(|r| r.unwrap().position)
+            .collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+}
+
+#[test]
+fn a_plan_may_fail_and_go_on() {
+    for ahead in [true, false] {
+        let jobs = [Ok(0), Ok(1), Err("hole"), Ok(2), Err("crack"), Ok(3)];
+        let plan: Plan = Box::new(
+            jobs.into_iter()
+                .map(|job| job.map(|number| Job { number, kills: 0 }).map_err(str::to_owned)),
+        );
+        let mut delivery = Delivery::new(Simulated::new(2, 2), Options { ahead, ..options(4) });
+        delivery.begin(plan).unwrap();
+        let got: Vec<String> = std::iter::from_fn(|| delivery.next(None))
+            .map(|result| match result {
+                Ok(got) => format!("{} at {}", got.output.number, got.position),
+                Err(Failure::Plan(error)) => error,
+                Err(other) => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(got, ["0 at 0", "1 at 1", "hole", "2 at 2", "crack", "3 at 3"]);
+    }
+}
+
+/// Nothing is planned that is not asked for.
+#[test]
+fn inline_plans_one_at_a_time() {
+    let mut delivery = Delivery::new(
+        Simulated::new(2, 1),
+        Options {
+            ahead: false,
+            ..options(1)
+        },
+    );
+    delivery.begin(plan(5, |_| 0)).unwrap();
+    for asked in 0..5 {
+        assert_eq!(delivery.pool().submitted, asked);
+        delivery.next(None).unwrap().unwrap();
+    }
+    assert!(delivery.next(None).is_none());
+    assert!(delivery.next(None).is_none());
+}
