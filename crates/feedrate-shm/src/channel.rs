@@ -125,6 +125,7 @@ impl Channel {
 
     /// Takes the next message, if one is there. Never waits.
     pub fn try_recv(&self, buf: &mut [u8; Self::MAX]) -> Result<Received, RecvError> {
+        let mut reset = false;
         loop {
             let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -134,6 +135,11 @@ impl Channel {
                 Ok(message) => message,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Err(RecvError::WouldBlock),
+                // The peer died with messages of ours unread. That is told once, and before the messages that it had sent.
+                Err(Errno::CONNRESET) if !reset => {
+                    reset = true;
+                    continue;
+                }
                 Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => {
                     return Err(RecvError::Closed);
                 }
