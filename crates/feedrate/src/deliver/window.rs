@@ -119,8 +119,9 @@ impl<J, O> Window<J, O> {
         }
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.entries.len() < self.options.window
+    /// Whether another task may be sent, with `taken` batches handed out whose places are still theirs.
+    pub(super) fn has_room(&self, taken: usize) -> bool {
+        self.entries.len() + taken < self.options.window
     }
 
     pub(super) fn is_empty(&self) -> bool {
