@@ -129,6 +129,14 @@ class Engine:
         except _native.WorkerDied as error:
             self._raise_died(error)
 
+    def take(self, timeout: float | None) -> Any:
+        """As :meth:`next`, but the batch keeps its place in the window until ``feed.refill()``; ``None`` when ``timeout`` is 0 and
+        it is not there yet."""
+        try:
+            return self.feed.take(timeout)
+        except _native.WorkerDied as error:
+            self._raise_died(error)
+
     # -- the three pools
 
     def _inline(self) -> Callable[[Any, int, int], Any]:
@@ -272,9 +280,14 @@ class Engine:
 
     # -- the end
 
+    @property
+    def closed(self) -> bool:
+        """Whether there is nothing (left) for :meth:`close` to do here."""
+        return self._closed or self._owner != os.getpid()
+
     def close(self) -> None:
         """Ends the workers. Blocks for at most about two seconds; does nothing in a forked child or the second time."""
-        if self._closed or self._owner != os.getpid():
+        if self.closed:
             return
         self._closed = True
         _open.discard(self)

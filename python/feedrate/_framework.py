@@ -52,6 +52,24 @@ class _PythonState:
         random.setstate(state)
 
 
+class _NumpyState:
+    """Tells cheaply whether NumPy's global generator was used: by its raw state, at the address that NumPy gives for it."""
+
+    def __init__(self) -> None:
+        generator = np.random.get_bit_generator()
+        self._view: memoryview | None = None
+        if type(generator) is np.random.MT19937:
+            # struct mt19937_state: 624 words of key, then the position.
+            raw = (ctypes.c_uint32 * 625).from_address(generator.ctypes.state_address)
+            self._view = memoryview(raw).cast("B")
+        self._generator = generator
+
+    def mark(self) -> Any:
+        if self._view is None:
+            return object()
+        return bytes(self._view)
+
+
 class Framework:
     """NumPy: arrays, ``random`` and ``numpy.random``."""
 
@@ -59,13 +77,12 @@ class Framework:
     process_name = "feedrate_worker"
 
     def __init__(self) -> None:
-        self._python: _PythonState | None = None
+        self._state_readers: tuple[_PythonState, _NumpyState] | None = None
+        self._last_marks: list[Any] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._python = None
+    def __reduce__(self) -> Any:
+        # What it holds are views of this process's memory.
+        return type(self), ()
 
     # -- worker processes
 
@@ -97,14 +114,29 @@ class Framework:
         """The states of all generators that ``seed_worker`` seeds."""
         return pickle.dumps(self._states(), 5)
 
+    def changed_states(self) -> bytes | None:
+        """``save_states()`` if a generator was used since the last call, else ``None``. Made to be called after each task."""
+        marks = self._marks()
+        if marks == self._last_marks:
+            return None
+        self._last_marks = marks
+        return self.save_states()
+
     def restore_states(self, blob: bytes) -> None:
         """Puts back what ``save_states`` gave."""
         self._restore(pickle.loads(blob))
 
+    def _readers(self) -> tuple[_PythonState, _NumpyState]:
+        if self._state_readers is None:
+            self._state_readers = _PythonState(), _NumpyState()
+        return self._state_readers
+
+    def _marks(self) -> list[Any]:
+        python, numpy = self._readers()
+        return [python.get(), numpy.mark()]
+
     def _states(self) -> list[Any]:
-        if self._python is None:
-            self._python = _PythonState()
-        return [self._python.get(), np.random.get_state(legacy=False)]
+        return [self._readers()[0].get(), np.random.get_state(legacy=False)]
 
     def _restore(self, states: list[Any]) -> None:
         _PythonState.set(states[0])

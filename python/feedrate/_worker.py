@@ -184,7 +184,7 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
                 batch = capture(error, where, note)
                 del error
             if boot.keep_states and recipe is not None:
-                end.leave_state(turn, epoch, position, recipe.framework.save_states())
+                end.leave_state(turn, epoch, position, recipe.framework.changed_states())
                 turn += 1
             if batch is END:
                 alive = end.exhausted(epoch, position)

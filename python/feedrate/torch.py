@@ -23,9 +23,11 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as _stock_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
 
-from feedrate import _options
+from feedrate import _native, _options
+from feedrate._after import AfterThread
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
 from feedrate._engine import END, Engine, Settings
+from feedrate._errors import capture, reraise
 from feedrate._fetch import Recipe
 from feedrate._framework import Allocate, Framework
 
@@ -55,8 +57,9 @@ _from_dlpack = torch.utils.dlpack.from_dlpack
 _strided = torch.strided
 _stock_collate_tensor = _stock_collate.collate_tensor_fn
 
-# Inline, smaller batches are cheaper in fresh memory, which can also be resized.
-_INLINE_MIN = 1 << 20
+# Inline, smaller batches stay in fresh memory: glibc reuses blocks below its largest mmap threshold (32 MiB) itself, and they can
+# be resized.
+_INLINE_MIN = 16 << 20
 # A view whose elements lie this much further apart than it is large is made contiguous for the journey.
 _SPREAD = 4
 
@@ -164,6 +167,9 @@ class TorchFramework(Framework):
         super().seed_worker(base_seed, worker)
         torch.manual_seed(base_seed + worker)
 
+    def _marks(self) -> list[Any]:
+        return [*super()._marks(), torch.default_generator.get_state().numpy().tobytes()]
+
     def _states(self) -> list[Any]:
         return [*super()._states(), torch.default_generator.get_state().numpy().tobytes()]
 
@@ -234,17 +240,33 @@ def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
     )
 
 
+def _begin_pinning(device: int) -> None:
+    torch.set_num_threads(1)
+    torch.accelerator.set_device_index(device)
+    _native.set_thread_name("pt_data_pin")
+
+
+def _pin(batch: Any, *, device_id: int, device: str | None) -> Any:
+    """Copies a batch into pinned memory; the slot that it came in is free again when ``batch`` goes."""
+    try:
+        return _stock_pin.pin_memory(batch, device)
+    except Exception as error:
+        reraise(capture(error, f"in pin memory thread for device {device_id}", None))
+
+
 class _FeedIter(_BaseDataLoaderIter):
     """What both iterators share: batches from the engine."""
 
     _engine: Engine | None = None
+    _after: AfterThread | None = None
     _over = False
 
     def _next_data(self) -> Any:
         engine = self._engine
         if self._over or engine is None:
             raise StopIteration
-        batch = engine.next(self._timeout or None)
+        source = engine if self._after is None else self._after
+        batch = source.next(self._timeout or None)
         if batch is END:
             self._end()
             raise StopIteration
@@ -301,6 +323,15 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
             )
         self._worker_init_fn = settings.worker_init_fn
         self._engine = Engine(_recipe(loader, self), settings)
+        if self._pin_memory:
+            device = torch.accelerator.current_device_index()
+            self._after = AfterThread(
+                self._engine,
+                functools.partial(_pin, device_id=device, device=self._pin_memory_device),
+                functools.partial(_begin_pinning, device),
+                "pt_data_pin",
+            )
+            self._pin_memory_thread = self._after.thread
         self._reset(loader, first_iter=True)
 
     @property
@@ -311,6 +342,8 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
         super()._reset(loader, first_iter)
         self._over = False
         assert self._engine is not None
+        if self._after is not None:
+            self._after.begin()
         self._engine.begin(self._sampler_iter, pickle.dumps(self._shared_seed))
 
     def _end(self) -> None:
@@ -321,11 +354,12 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
     def _shutdown_workers(self) -> None:
         self._over = True
         if self._engine is not None:
+            if self._after is not None and not self._engine.closed:
+                self._after.close()
             self._engine.close()
 
     def __del__(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
+        self._shutdown_workers()
 
 
 class DataLoader(_StockLoader[_T_co]):

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use feedrate::deliver::{Delivery, Failure, Lost, Options};
+use feedrate::deliver::{Delivered, Delivery, Failure, Lost, Options};
 use feedrate::plan::Plan;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -123,30 +123,28 @@ impl Feed {
     /// The next batch, or `end`. Blocks without the GIL, at most `timeout` seconds (None: for ever); answers Ctrl-C.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let timeout = timeout
-            .map(|t| Duration::try_from_secs_f64(t).or_else(|e| if t > 1e9 { Ok(Duration::from_secs(1 << 40)) } else { Err(e) }))
-            .transpose()
-            .map_err(|e| PyValueError::new_err(e.to_string()))?;
-        let delivered = self.with(py, |delivery| match delivery.next(timeout) {
-            None => Ok(None),
-            Some(Ok(delivered)) => Ok(Some(delivered)),
-            Some(Err(failure)) => Err(self.failure(py, failure)),
+        let timeout = duration(timeout)?;
+        let delivered = self.with(py, |delivery| {
+            delivery.next(timeout).transpose().map_err(|failure| self.failure(py, failure))
         })?;
-        let Some(delivered) = delivered else {
-            return Ok(self.end.bind(py).clone());
-        };
-        match delivered.output {
-            Output::Object(batch) => Ok(batch.into_bound(py)),
-            Output::Raised(error) => Err(error),
-            Output::Message(message) => {
-                let error = message.error;
-                let object = message.unpack(py)?;
-                if error {
-                    return Err(self.raised_by(py, &self.reraise, (delivered.worker, object)));
-                }
-                Ok(object)
-            }
-        }
+        self.unpack(py, delivered)
+    }
+
+    /// As `next`, but the batch keeps its place in the window until `refill` is called. With `timeout=0` it gives None when
+    /// the next batch is not there yet.
+    #[pyo3(signature = (timeout=None))]
+    fn take<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let timeout = duration(timeout)?;
+        let delivered = self.with(py, |delivery| match delivery.take(timeout).transpose() {
+            Err(Failure::TimedOut { .. }) if timeout == Some(Duration::ZERO) => Ok(None),
+            taken => taken.map(Some).map_err(|failure| self.failure(py, failure)),
+        })?;
+        delivered.map(|delivered| self.unpack(py, delivered)).transpose()
+    }
+
+    /// A batch that `take` gave has been handed over: the next task is planned.
+    fn refill(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |delivery| delivery.refill().map_err(|failure| self.failure(py, failure)))
     }
 
     /// Asks all workers to end and lets go of them. Does not wait for them.
@@ -168,7 +166,34 @@ impl Feed {
     }
 }
 
+fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let convert = |seconds: f64| {
+        // Beyond what a clock can count is for ever.
+        Duration::try_from_secs_f64(seconds.min(1e12)).map_err(|e| PyValueError::new_err(e.to_string()))
+    };
+    seconds.map(convert).transpose()
+}
+
 impl Feed {
+    /// What Python gets for a delivered batch.
+    fn unpack<'py>(&self, py: Python<'py>, delivered: Option<Delivered<Output>>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(delivered) = delivered else {
+            return Ok(self.end.bind(py).clone());
+        };
+        match delivered.output {
+            Output::Object(batch) => Ok(batch.into_bound(py)),
+            Output::Raised(error) => Err(error),
+            Output::Message(message) => {
+                let error = message.error;
+                let object = message.unpack(py)?;
+                if error {
+                    return Err(self.raised_by(py, &self.reraise, (delivered.worker, object)));
+                }
+                Ok(object)
+            }
+        }
+    }
+
     fn with<T>(&self, py: Python<'_>, run: impl FnOnce(&mut PyDelivery) -> PyResult<T>) -> PyResult<T> {
         let me = thread_id();
         if self.inside.load(Ordering::Acquire) == me {

@@ -93,7 +93,7 @@ pub(crate) fn tensor(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>>
     let offset = usize::try_from(entry.offset)?;
     let capsule = dlpack::capsule(py, memory, offset, dtype, entry.shape, entry.strides)?;
     FROM_DLPACK
-        .import(py, "torch.utils.dlpack", "from_dlpack")?
+        .import(py, "torch._C", "_from_dlpack")?
         .call1((capsule,))
 }
 

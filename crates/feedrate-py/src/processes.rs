@@ -22,7 +22,7 @@ const SLICE: Duration = Duration::from_millis(50);
 /// How long a wait is silent before Python is asked to look at the workers.
 const STALL: Duration = Duration::from_secs(10);
 /// A worker that has closed its channel but does not end is ended after this.
-const MUTE: Duration = Duration::from_secs(1);
+const MUTE: Duration = Duration::from_secs(5);
 
 /// Descriptors of this process that forked children inherit and must not keep: a worker's channel held open by a sibling
 /// would outlive its owner.

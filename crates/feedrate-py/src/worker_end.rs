@@ -102,27 +102,41 @@ impl WorkerEnd {
         Ok(Block::new(Arc::new(slot)))
     }
 
-    /// Leaves `state` for a replacement, as of the completion of this task. `turn` counts the calls.
-    fn leave_state(&self, turn: usize, epoch: u64, position: u64, state: &[u8]) -> PyResult<()> {
-        let half = PAGE / 2;
-        if state.len() > half - 24 {
+    /// Leaves `state` for a replacement, as of the completion of this task; None: the state left by the call before. `turn` counts
+    /// the calls.
+    fn leave_state(&self, turn: usize, epoch: u64, position: u64, state: Option<&[u8]>) -> PyResult<()> {
+        const HALF: usize = PAGE / 2;
+        const HEAD: usize = 24;
+        let start = self.page.as_mut_ptr().wrapping_add((turn & 1) * HALF);
+        if let Some(state) = state.filter(|s| s.len() > HALF - HEAD) {
             return Err(PyValueError::new_err(format!(
                 "random states of {} bytes, there is room for {}",
                 state.len(),
-                half - 24
+                HALF - HEAD
             )));
         }
-        let mut head = Vec::with_capacity(24);
-        for n in [epoch, position + 1, state.len() as u64] {
-            head.extend_from_slice(&n.to_le_bytes());
-        }
-        let start = self.page.as_mut_ptr().wrapping_add((turn & 1) * half);
-        // SAFETY: the page is this worker's own memory of PAGE bytes; the record fits into its half. The parent reads it only
-        // after this process has ended.
-        unsafe {
-            std::ptr::copy_nonoverlapping(head.as_ptr(), start, head.len());
-            std::ptr::copy_nonoverlapping(state.as_ptr(), start.add(head.len()), state.len());
-        }
+        let write = |at: usize, number: u64| {
+            // SAFETY: inside this half of the page, which is this worker's own memory of PAGE bytes. The parent reads it only after
+            // this process has ended.
+            unsafe { std::ptr::copy_nonoverlapping(number.to_le_bytes().as_ptr(), start.add(at), 8) };
+        };
+        // Not valid while it is being written.
+        write(8, 0);
+        write(0, epoch);
+        let (from, len) = match state {
+            Some(state) => {
+                write(16, state.len() as u64);
+                (state.as_ptr(), state.len())
+            }
+            None => {
+                let other = self.page.as_mut_ptr().wrapping_add(((turn + 1) & 1) * HALF);
+                (other.wrapping_add(16).cast_const(), HALF - 16)
+            }
+        };
+        let to = start.wrapping_add(if state.is_some() { HEAD } else { 16 });
+        // SAFETY: source and destination are `len` bytes of a live slice or of the other half, and of this half.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        write(8, position + 1);
         Ok(())
     }
 

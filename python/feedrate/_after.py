@@ -1,0 +1,92 @@
+"""A step between the engine and the user, on one thread of its own: pinning."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from feedrate._engine import END, Engine
+
+
+class AfterThread:
+    """Runs ``step(batch)`` on a named daemon thread for each batch that has arrived, in the order of delivery.
+
+    A batch in the step still counts for the window: the next task is planned, on the user's thread, when the user gets the batch.
+    All methods are called from one thread. Exceptions of the step come out of :meth:`next`, in their batch's place.
+    """
+
+    def __init__(self, engine: Engine, step: Callable[[Any], Any], begin: Callable[[], None], name: str) -> None:
+        self._engine = engine
+        self._in: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._pending = 0
+        self._over = False
+        self.thread = threading.Thread(target=_run, args=(self._in, self._out, step, begin), name=name, daemon=True)
+        self.thread.start()
+
+    def begin(self) -> None:
+        """A new epoch: forgets what is left of the old one."""
+        while self._pending:
+            self._receive()
+        self._over = False
+
+    def next(self, timeout: float | None) -> Any:
+        """The next batch after the step, or ``END``. Blocks; ``timeout`` holds for the batch's arrival, not for the step."""
+        while not self._over and self._take(0.0):
+            pass
+        if not self._pending:
+            if self._over or not self._take(timeout):
+                return END
+        batch, error = self._receive()
+        self._engine.feed.refill()
+        if error is not None:
+            raise error
+        return batch
+
+    def close(self) -> None:
+        """Ends the thread when it has finished what it is at."""
+        self._in.put(None)
+        self.thread.join(1.0)
+
+    def _take(self, timeout: float | None) -> bool:
+        try:
+            batch = self._engine.take(timeout)
+        except Exception as error:
+            if self._pending == 0 and timeout != 0.0:
+                raise
+            self._in.put((None, error))
+        else:
+            if batch is None:
+                return False
+            if batch is END:
+                self._over = True
+                return False
+            self._in.put((batch, None))
+        self._pending += 1
+        return True
+
+    def _receive(self) -> tuple[Any, BaseException | None]:
+        while True:
+            try:
+                found = self._out.get(timeout=0.5)
+            except queue.Empty:
+                if not self.thread.is_alive():
+                    raise RuntimeError("Pin memory thread exited unexpectedly") from None
+                continue
+            self._pending -= 1
+            return found
+
+
+def _run(source: Any, sink: Any, step: Callable[[Any], Any], begin: Callable[[], None]) -> None:
+    begin()
+    while (item := source.get()) is not None:
+        batch, error = item
+        if error is None:
+            try:
+                batch = step(batch)
+            except Exception as raised:
+                batch, error = None, raised
+        sink.put((batch, error))
+        del item, batch, error
