@@ -113,7 +113,8 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     }
 
     /// As [`next`](Delivery::next), but the batch keeps its place in the window until [`refill`](Delivery::refill) is called: for a
-    /// step behind the pool (pinning) whose batches count as not yet delivered.
+    /// step behind the pool (pinning) whose batches count as not yet delivered. When all places are with batches that were taken,
+    /// nothing can come before a refill: that is a timeout at once, with no tasks.
     pub fn take(&mut self, timeout: Option<Duration>) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
         if !self.options.ahead && self.window.is_empty() {
             if let Err(failure) = self.plan_one() {
@@ -142,6 +143,21 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 });
             }
             if self.window.is_empty() {
+                if self.options.ahead
+                    && let Err(failure) = self.fill()
+                {
+                    return Some(Err(failure));
+                }
+                if !self.window.is_empty() {
+                    continue;
+                }
+                if self.taken > 0 && !self.planned_all && self.plan_error.is_none() {
+                    // Not the end: every place is with batches that were taken.
+                    return Some(Err(Failure::TimedOut {
+                        worker: 0,
+                        tasks: Vec::new(),
+                    }));
+                }
                 return self.at_end();
             }
             let left = timeout.map(|timeout| {

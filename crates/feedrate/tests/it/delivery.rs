@@ -596,3 +596,42 @@ fn inline_plans_one_at_a_time() {
     assert!(delivery.next(None).is_none());
     assert!(delivery.next(None).is_none());
 }
+
+/// Batches that were taken keep their place until they are handed over; running out of places is not the end.
+#[test]
+fn taken_batches_keep_their_place() {
+    for (seed, in_order) in (0..40).map(|seed| (seed, seed % 2 == 0)) {
+        let mut delivery = Delivery::new(Simulated::new(seed, 2), Options { in_order, ..options(4) });
+        delivery.begin(plan(30, |_| 0)).unwrap();
+        let mut world = Key {
+            seed,
+            step: 3,
+            ..Key::default()
+        }
+        .stream();
+        let (mut taken, mut seen) = (0, Vec::new());
+        loop {
+            assert!(delivery.pool().submitted <= seen.len() - taken + 4, "seed {seed}");
+            if taken > 0 && world.below(3) == 0 {
+                delivery.refill().unwrap();
+                taken -= 1;
+                continue;
+            }
+            match delivery.take(None) {
+                Some(Ok(got)) => {
+                    seen.push(got.position);
+                    taken += 1;
+                }
+                Some(Err(Failure::TimedOut { tasks, .. })) => {
+                    assert!(tasks.is_empty() && taken == 4, "seed {seed}");
+                    delivery.refill().unwrap();
+                    taken -= 1;
+                }
+                None => break,
+                other => panic!("seed {seed}: {other:?}"),
+            }
+        }
+        seen.sort_unstable();
+        assert!(seen.iter().copied().eq(0..30), "seed {seed}: {seen:?}");
+    }
+}
