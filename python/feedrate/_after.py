@@ -36,9 +36,8 @@ class AfterThread:
         """The next batch after the step, or ``END``. Blocks; ``timeout`` holds for the batch's arrival, not for the step."""
         while not self._over and self._take(0.0):
             pass
-        if not self._pending:
-            if self._over or not self._take(timeout):
-                return END
+        if not self._pending and (self._over or not self._take(timeout)):
+            return END
         batch, error = self._receive()
         self._engine.feed.refill()
         if error is not None:

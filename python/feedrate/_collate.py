@@ -103,7 +103,7 @@ def _collate(batch: Any, allocate: Allocate | None, smallest: int = 1) -> Any:
                 for i, column in enumerate(columns):
                     clone_list[i] = column
                 return clone_list
-            return kind(columns)  # type: ignore[call-arg]
+            return kind(columns)
         return columns
     raise TypeError(_unknown(kind))
 
@@ -135,6 +135,6 @@ def default_convert(data: Any) -> Any:
                 for i, value in enumerate(values):
                     clone_list[i] = value
                 return clone_list
-            return kind(values)  # type: ignore[call-arg]
+            return kind(values)
         return values
     return data

@@ -259,7 +259,9 @@ class Engine:
         state = _native.process_state(process.pid)
         lines = [message, f"Worker {worker} (pid {process.pid}): {describe_tasks(indices)}."]
         if state in ("T", "t"):
-            lines.append("It is stopped (SIGSTOP or a debugger); `kill -CONT` lets it go on. Its batch is waited for again by the next call.")
+            lines.append(
+                "It is stopped (SIGSTOP or a debugger); `kill -CONT` lets it go on. Its batch is waited for again by the next call."
+            )
         else:
             stack = _stack_of(process.pid)
             lines.append(f"Its Python stack:\n{stack}" if stack else "Its Python stack could not be had.")

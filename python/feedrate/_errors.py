@@ -102,7 +102,8 @@ def reraise(payload: dict[str, Any]) -> NoReturn:
             error = KeyError(_KeyErrorMessage(message))
         else:
             try:
-                error = kind(message=message) if getattr(kind, "message", None) else kind(message)
+                make: Any = kind
+                error = make(message=message) if getattr(kind, "message", None) else make(message)
             except Exception:
                 error = None
     if not isinstance(error, BaseException):

@@ -190,7 +190,9 @@ class IterableFetcher:
 
     def where(self) -> str:
         """Which sample of the stream, or which collation, the fetcher is at."""
-        return f"sample {self._taken} of its stream" if self._stage == "sample" else f"collation of samples up to {self._taken - 1}"
+        return (
+            f"sample {self._taken} of its stream" if self._stage == "sample" else f"collation of samples up to {self._taken - 1}"
+        )
 
     def __call__(self, index: Any, epoch: int, position: int) -> Any:
         """The next batch of the stream, or ``END``."""

@@ -34,7 +34,7 @@ class _PythonState:
     def __init__(self) -> None:
         self._view: memoryview | None = None
         head = object.__basicsize__
-        raw = (ctypes.c_uint32 * 625).from_address(id(random._inst) + head)  # type: ignore[attr-defined]
+        raw = (ctypes.c_uint32 * 625).from_address(id(random._inst) + head)
         words = random.getstate()[1]
         if raw[0] == words[-1] and list(raw[1:]) == list(words[:-1]):
             self._view = memoryview(raw).cast("B")
@@ -56,7 +56,7 @@ class _NumpyState:
     """Tells cheaply whether NumPy's global generator was used: by its raw state, at the address that NumPy gives for it."""
 
     def __init__(self) -> None:
-        generator = np.random.get_bit_generator()
+        generator: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
         self._view: memoryview | None = None
         if type(generator) is np.random.MT19937:
             # struct mt19937_state: 624 words of key, then the position.

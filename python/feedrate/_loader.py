@@ -304,7 +304,9 @@ def _check(
     if iterable:
         for name, value in (("shuffle", shuffle), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             if value not in (None, False):
-                raise ValueError(f"DataLoader with an iterable dataset: expected unspecified {name} option, but got {name}={value}")
+                raise ValueError(
+                    f"DataLoader with an iterable dataset: expected unspecified {name} option, but got {name}={value}"
+                )
     if sampler is not None and shuffle:
         raise ValueError("sampler option is mutually exclusive with shuffle")
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):

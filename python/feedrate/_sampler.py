@@ -48,7 +48,7 @@ class RandomSampler:
 class BatchSampler:
     """Lists of ``batch_size`` indices from ``sampler``; the last one may be shorter unless ``drop_last``."""
 
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+    def __init__(self, sampler: Iterable[Any], batch_size: Any, drop_last: Any) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
             raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
         if not isinstance(drop_last, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,13 +15,10 @@ _SMALL = 512
 _RAW_KINDS = frozenset("biufcmMSU")
 
 
-def _array(index: int, shape: tuple[int, ...], dtype: Any, order: str) -> np.ndarray[Any, Any]:
+def _array(index: int, shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"]) -> np.ndarray[Any, Any]:
     """The array over tensor ``index`` of the batch that is being unpickled."""
-    return np.ndarray(shape, dtype, _native.block(index), 0, None, order)  # type: ignore[call-overload, no-any-return]
-
-
-def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.empty(shape, dtype)
+    memory: Any = _native.block(index)
+    return np.ndarray(shape, dtype, memory, 0, None, order)
 
 
 class Encoder:
@@ -34,7 +31,7 @@ class Encoder:
         self._end = end
         self._buffer = io.BytesIO()
         encoder = self
-        tensor_type, described = reduce_tensor if reduce_tensor is not None else (None, None)
+        tensor_type, described = reduce_tensor or (Encoder, None)
         self._tensors: list[tuple[Any, ...]] = []
         self._held: list[Any] = []
         native_tensor, ndarray = _native.tensor, np.ndarray
@@ -42,7 +39,7 @@ class Encoder:
         class Pickler(ForkingPickler):
             def reducer_override(self, obj: Any) -> Any:
                 kind = type(obj)
-                if kind is tensor_type:
+                if kind is tensor_type and described is not None:
                     entry = described(obj)
                     if entry is None:
                         return NotImplemented

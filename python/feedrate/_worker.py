@@ -38,7 +38,7 @@ class Descriptor:
         self._fd: Any = fd
 
     def __reduce__(self) -> Any:
-        return _received, (reduction.DupFd(self._fd),)  # type: ignore[attr-defined]
+        return _received, (reduction.DupFd(self._fd),)
 
     def detach(self) -> int:
         """The descriptor, now the caller's."""
@@ -196,7 +196,7 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
                 except Exception as error:
                     note = (
                         f"feedrate: worker {boot.worker}, batch {position}: its batch (indices {short(index)}) could not be "
-                        "pickled, so it cannot leave the worker process. Return picklable objects, or use workers=\"thread\""
+                        'pickled, so it cannot leave the worker process. Return picklable objects, or use workers="thread"'
                     )
                     alive = encoder.send(epoch, position, capture(error, where, note), error=True)
                     del error

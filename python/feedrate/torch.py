@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, graph_settings
 from torch.utils.data import DataLoader as _StockLoader
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, graph_settings
 from torch.utils.data._utils import collate as _stock_collate
 from torch.utils.data._utils import pin_memory as _stock_pin
 from torch.utils.data._utils import signal_handling
@@ -53,6 +53,7 @@ _DTYPES = {
     torch.complex128: (5, 128),
     torch.bool: (6, 8),
 }
+_profiler_enabled = torch._C._autograd._profiler_enabled
 _from_dlpack = torch.utils.dlpack.from_dlpack
 _strided = torch.strided
 _stock_collate_tensor = _stock_collate.collate_tensor_fn
@@ -135,7 +136,7 @@ class TorchFramework(Framework):
         self, worker: int, workers: int, base_seed: int, dataset: Any, *, sample_keyed: bool, shared_seed: int | None
     ) -> Any:
         """As torch's own worker loop begins."""
-        signal_handling._set_worker_signal_handlers()
+        signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
         torch.set_num_threads(1)
         self.seed_worker(base_seed, worker)
         dataset = self.begin_epoch(dataset, shared_seed)
@@ -249,7 +250,7 @@ def _begin_pinning(device: int) -> None:
 def _pin(batch: Any, *, device_id: int, device: str | None) -> Any:
     """Copies a batch into pinned memory; the slot that it came in is free again when ``batch`` goes."""
     try:
-        return _stock_pin.pin_memory(batch, device)
+        return _stock_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
     except Exception as error:
         reraise(capture(error, f"in pin memory thread for device {device_id}", None))
 
@@ -278,7 +279,7 @@ class _FeedIter(_BaseDataLoaderIter):
     def __next__(self) -> Any:
         # torch's __next__ enters a profiler scope for each batch, which costs more than a small batch; it is entered when somebody
         # is looking.
-        if torch.autograd._profiler_enabled() or self._dataset_kind == _DatasetKind.Iterable or self._sampler_iter is None:
+        if _profiler_enabled() or self._dataset_kind == _DatasetKind.Iterable or self._sampler_iter is None:
             return super().__next__()
         batch = self._next_data()
         self._num_yielded += 1
@@ -300,7 +301,7 @@ class _SingleProcessDataLoaderIter(_FeedIter):
     def _next_data(self) -> Any:
         batch = super()._next_data()
         if self._pin_memory:
-            batch = _stock_pin.pin_memory(batch, self._pin_memory_device)
+            batch = _stock_pin.pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
         return batch
 
 
@@ -441,4 +442,3 @@ class DataLoader(_StockLoader[_T_co]):
             return _SingleProcessDataLoaderIter(self)
         self.check_worker_number_rationality()
         return _MultiProcessingDataLoaderIter(self)
-
