@@ -1,0 +1,1 @@
+"""Benchmarks of Feedrate against other loaders; see README.md beside this file."""

@@ -1,0 +1,202 @@
+"""What the loaders are given: datasets and collate functions, made from a row's parameters.
+
+Nothing here is random: every value is arithmetic on the index, so that a row's answer (how many batches, and the
+checksum over all of them) is one constant that every loader must reach on every machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, RandomSampler, Sampler, default_collate
+
+
+def pattern(shape: tuple[int, ...], which: int) -> np.ndarray:
+    """A float32 array of the given shape, different for each `which`."""
+    count = int(np.prod(shape))
+    ramp = (np.arange(count, dtype=np.int64) * 40503 + which * 9973) & 0xFFFF
+    return (ramp.astype(np.float32) / 65536).reshape(shape)
+
+
+class Fixed(Dataset[Any]):
+    """Ready-made arrays or tensors: the dataset does no work, the loader does all of it.
+
+    Item `i` is array number `i % distinct`, so a batch out of order is noticed; `label` adds the index itself.
+    """
+
+    def __init__(self, entries: int, kind: str, shape: list[int], distinct: int = 1, label: bool = False) -> None:
+        arrays = [pattern(tuple(shape), which) for which in range(distinct)]
+        self.items: list[Any] = [torch.from_numpy(a) for a in arrays] if kind == "tensor" else list(arrays)
+        self.entries = entries
+        self.label = label
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> Any:
+        item = self.items[index % len(self.items)]
+        return (item, index) if self.label else item
+
+
+class Ints(Dataset[int]):
+    """Item `i` is the number `i`: nothing but overhead."""
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Dicts(Dataset[dict[str, Any]]):
+    """Three tensors of 512 numbers, an int and a string: a tokenised text."""
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+        self.ids = torch.arange(512, dtype=torch.int64)
+        self.mask = torch.ones(512, dtype=torch.int64)
+        self.weights = torch.from_numpy(pattern((512,), 1))
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "ids": self.ids,
+            "mask": self.mask,
+            "weights": self.weights,
+            "label": index,
+            "name": f"text-{index}",
+        }
+
+
+class PurePython(Dataset[int]):
+    """A loop of plain Python arithmetic for each item; the interpreter is the limit, not the loader."""
+
+    def __init__(self, entries: int, steps: int) -> None:
+        self.entries = entries
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> int:
+        value = index + 1
+        for _ in range(self.steps):
+            value = (value * 1103515245 + 12345) & 0x7FFFFFFF
+        return value
+
+
+class Waiting(Dataset[int]):
+    """Each item waits, as one that is read over a network does."""
+
+    def __init__(self, entries: int, seconds: float) -> None:
+        self.entries = entries
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.seconds)
+        return index
+
+
+class Paths(Dataset[tuple[int, int]]):
+    """A list of (path, label) tuples, as torchvision's ImageFolder keeps one; an item reads its tuple."""
+
+    def __init__(self, entries: int) -> None:
+        self.samples = [(f"train/n{i % 1000:08d}/n{i % 1000:08d}_{i}.jpeg", i % 1000) for i in range(entries)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        path, label = self.samples[index]
+        return len(path), label
+
+
+class Scratch(Dataset[tuple[np.ndarray, int]]):
+    """The data of the well-known loader-from-scratch experiment: a wait of half a millisecond, then an MNIST-sized array."""
+
+    def __init__(self, entries: int, seconds: float) -> None:
+        self.entries = entries
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        time.sleep(self.seconds)
+        return np.full((1, 28, 28), index % 256, dtype=np.float64), 1
+
+
+def stack(samples: list[torch.Tensor]) -> torch.Tensor:
+    """A user's own collate function that returns a tensor it made itself."""
+    return torch.stack(samples)
+
+
+def wrap(samples: list[torch.Tensor]) -> dict[str, Any]:
+    """A user's own collate function that calls torch's default one and adds something."""
+    return {"x": default_collate(samples), "count": len(samples)}
+
+
+DATASETS: dict[str, Callable[..., Dataset[Any]]] = {
+    "fixed": Fixed,
+    "ints": Ints,
+    "dicts": Dicts,
+    "pure-python": PurePython,
+    "waiting": Waiting,
+    "paths": Paths,
+    "scratch": Scratch,
+}
+COLLATE: dict[str, Callable[[list[Any]], Any]] = {"stack": stack, "wrap": wrap}
+
+
+@dataclass
+class Case:
+    """One row made ready for a loader. `batch_bytes` is the size of a batch, for loaders that must be told."""
+
+    dataset: Dataset[Any]
+    batch_size: int
+    shuffle: bool
+    collate_fn: Callable[[list[Any]], Any] | None
+    start_method: str | None
+    items_in_flight: int
+    batch_bytes: int
+
+    def sampler(self) -> Sampler[int] | None:
+        """A freshly seeded random sampler; None where the order is sequential.
+
+        Its generator is its own: loaders differ in what else they draw from the generator they are given.
+        """
+        if not self.shuffle:
+            return None
+        generator = torch.Generator()
+        generator.manual_seed(20)
+        return RandomSampler(cast("Sized", self.dataset), generator=generator)
+
+
+def build(row: dict[str, Any]) -> Case:
+    """Makes the dataset of a row of the definitions (a table as TOML gives it)."""
+    entries = row.get("entries", row["batches"] * row["batch_size"])
+    params = row.get("params", {})
+    collate = row.get("collate")
+    numbers = int(np.prod(params["shape"])) if "shape" in params else 512 * 5 if row["workload"] == "dicts" else 784 * 2
+    return Case(
+        dataset=DATASETS[row["workload"]](entries, **params),
+        batch_size=row["batch_size"],
+        shuffle=row.get("shuffle", False),
+        collate_fn=COLLATE[collate] if collate else None,
+        start_method=row.get("start_method"),
+        items_in_flight=row.get("items_in_flight", 1),
+        batch_bytes=numbers * 4 * row["batch_size"] + 65536,
+    )
