@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.nocheck  # nothing here runs a loader in this process
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,10 +34,7 @@ def blocks(document: Path) -> list[tuple[str, int, str]]:
 
 
 EXAMPLES = [
-    Example(document, line, code)
-    for document in DOCUMENTS
-    for language, line, code in blocks(document)
-    if language == "python"
+    Example(document, line, code) for document in DOCUMENTS for language, line, code in blocks(document) if language == "python"
 ]
 
 
@@ -45,7 +44,6 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.ours
-@pytest.mark.nocheck  # the example's own process has ended by then
 @pytest.mark.watchdog(180)
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_example_runs_as_a_script(example: Example, tmp_path: Path) -> None:
@@ -97,9 +95,7 @@ def test_commands_exist(document: Path) -> None:
 def test_python_files_and_paths_named_in_the_documents_exist() -> None:
     missing = []
     for document in DOCUMENTS:
-        for path in re.findall(
-            r"`((?:crates|python|docs|tests|tools|examples|benchmarks)/[\w./-]+)`", document.read_text()
-        ):
+        for path in re.findall(r"`((?:crates|python|docs|tests|tools|examples|benchmarks)/[\w./-]+)`", document.read_text()):
             if not (ROOT / path).exists():
                 missing.append(f"{document.name}: {path}")
     assert not missing

@@ -154,7 +154,7 @@ class Suite:
     def _note(self, test: str, outcome: Outcome) -> None:
         self.outcomes[test] = outcome
         if self.verbose or outcome.state == "failed":
-            reason = f"  {outcome.why[:300]}" if outcome.state == "failed" else ""
+            reason = f"  {outcome.why[:1500]}" if outcome.state == "failed" else ""
             print(f"{outcome.state:7} {outcome.seconds:6.1f} s  {test}{reason}", flush=True)
 
 
@@ -198,11 +198,9 @@ def judge(outcomes: dict[str, Outcome], whole_file: bool) -> int:
             wrong.append(f"{test}: {state}: {outcome.why if outcome else 'not in the file'}")
     if wrong:
         print("\nThese pass with torch's own class and do not pass with this one:")
-        print("\n".join(f"  {line[:400]}" for line in wrong))
+        print("\n".join(f"  {line[:1500]}" for line in wrong))
     excused = [
-        test
-        for test, outcome in outcomes.items()
-        if outcome.state == "failed" and any(fnmatch.fnmatch(test, p) for p in exempt)
+        test for test, outcome in outcomes.items() if outcome.state == "failed" and any(fnmatch.fnmatch(test, p) for p in exempt)
     ]
     if excused:
         print("\nExempt (tests/suite/exempt.txt), and failed: " + ", ".join(excused))

@@ -18,7 +18,7 @@ run() {
     local name=$1 flags=$2
     echo "== $name sanitizer"
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="$flags" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/$name" \
-        cargo test --quiet -p feedrate-shm --target "$host" --lib --tests
+        cargo test --quiet -p feedrate-shm --all-features --target "$host" --lib --tests
 }
 
 run address "-Zsanitizer=address"

@@ -65,7 +65,10 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         text = [line[1:].strip() for line in str(report.longrepr).splitlines() if line[:2] == "E "]
-        _states[report.nodeid] = ("failed", " | ".join(text)[:600] or str(report.longrepr)[-600:])
+        why = " | ".join(text)[:600] or str(report.longrepr)[-600:]
+        # What workers wrote often tells more.
+        errors = [line for line in report.capstderr.splitlines() if line.strip() and "Warning" not in line]
+        _states[report.nodeid] = ("failed", " || stderr: ".join([why, *(" | ".join(errors[-12:]) for _ in errors[:1])]))
     elif report.skipped and _states[report.nodeid][0] == "passed":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         _states[report.nodeid] = ("skipped", str(getattr(report, "wasxfail", reason)))
