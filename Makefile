@@ -58,9 +58,9 @@ test: ## All quick tests: Rust, then Python
 test-rust: ## Tests and documentation examples of the crates, without Python
 	@bash tools/setup.sh need-cargo
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	  $(CARGO) nextest run $(CARGO_FLAGS) $(RUST_ONLY) --all-features --no-tests=warn; \
+	  $(CARGO) nextest run $(CARGO_FLAGS) $(RUST_ONLY) --all-features --no-tests=warn --no-fail-fast; \
 	else \
-	  $(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --all-targets; \
+	  $(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --all-targets --no-fail-fast; \
 	fi
 	@$(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --doc
 

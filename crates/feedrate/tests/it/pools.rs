@@ -95,6 +95,18 @@ fn threads_of_ours(prefix: &str) -> usize {
         .count()
 }
 
+/// A thread names itself a moment after its start, and leaves /proc a moment after its end was seen.
+#[cfg(target_os = "linux")]
+fn wait_for_threads(count: usize) {
+    for _ in 0..1000 {
+        if threads_of_ours("feedrate-") == count {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(threads_of_ours("feedrate-"), count);
+}
+
 /// Runs itself alone in a process, since other tests have threads of this name.
 #[test]
 #[cfg(target_os = "linux")]
@@ -119,9 +131,9 @@ fn no_thread_is_left() {
         assert_eq!(threads_of_ours("feedrate-"), 0, "nothing runs before the first epoch");
         let epoch = loader.iter().unwrap();
         assert_eq!(epoch.take(taken).filter(Result::is_ok).count(), taken);
-        assert_eq!(threads_of_ours("feedrate-"), 6);
+        wait_for_threads(6);
         drop(loader);
-        assert_eq!(threads_of_ours("feedrate-"), 0);
+        wait_for_threads(0);
     }
 }
 
