@@ -1,5 +1,4 @@
-//! A data loader for machine-learning training: plan, work, deliver.
-#![doc = ""]
+#![doc = include_str!("../README.md")]
 
 pub mod batch;
 pub mod dataset;

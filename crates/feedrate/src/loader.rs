@@ -101,6 +101,7 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Starts the next epoch: the first call starts the workers, and what is left of an epoch before is abandoned. Fails when the
     /// workers cannot be started.
+    #[expect(clippy::iter_not_returning_iterator, reason = "starting workers may fail")]
     pub fn iter(&mut self) -> Result<Epoch<'_, B>, Error> {
         if let State::Planned(make) = &mut self.pool {
             let Some(make) = make.take() else {

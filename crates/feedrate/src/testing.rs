@@ -339,7 +339,7 @@ fn timing_out<P: Pool<Job = BatchJob, Output = Output, Error = Error>>(pool: P) 
     let window = 2 * pool.workers();
     let mut delivery = Delivery::new(pool, options(window));
     // The first batch shows that the workers have begun.
-    let batches = [vec![1], vec![SLEEPS + 300], vec![2]];
+    let batches = [vec![1], vec![SLEEPS + 800], vec![2]];
     delivery
         .begin(plan(0, batches, &Arc::default()))
         .expect("an epoch begins");

@@ -57,7 +57,6 @@ pub fn collate(samples: &[Value], allocator: &dyn Allocator) -> Result<Value, Co
 /// assert_eq!(batch.as_tensor().unwrap().as_slice::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
 /// # Ok::<(), feedrate::Error>(())
 /// ```
-#[expect(clippy::needless_pass_by_value, reason = "the form of a collate function")]
 pub fn stack<T: Into<Value>>(samples: Vec<T>, cx: &Context) -> Result<Value, BoxError> {
     let samples: Vec<Value> = samples.into_iter().map(Into::into).collect();
     Ok(collate(&samples, cx.allocator())?)
@@ -240,7 +239,10 @@ mod tests {
             ("image", Value::from(Tensor::from_vec(vec![i; 4], &[2, 2]).unwrap())),
             (
                 "meta",
-                Value::map([("ok", Value::from(i % 2 == 0)), ("weight", f64::from(i).into())]),
+                Value::map([
+                    ("ok", Value::from(i.is_multiple_of(2))),
+                    ("weight", f64::from(i).into()),
+                ]),
             ),
             ("names", Value::list([format!("n{i}"), "same".to_owned()])),
             ("raw", Value::Bytes(vec![i])),

@@ -131,11 +131,10 @@ impl Tensor {
         let last = if count(shape).ok_or_else(bounds)? == 0 {
             None
         } else {
-            let steps = shape
-                .iter()
-                .zip(strides)
-                .map(|(n, stride)| (n - 1).checked_mul(*stride));
-            let last = steps.fold(Some(0_usize), |sum, step| sum?.checked_add(step?));
+            let mut steps = shape.iter().zip(strides);
+            let last = steps.try_fold(0_usize, |sum, (n, stride)| {
+                sum.checked_add((n - 1).checked_mul(*stride)?)
+            });
             Some(last.ok_or_else(bounds)?)
         };
         let elements = last.map_or(Some(0), |last| last.checked_add(1));

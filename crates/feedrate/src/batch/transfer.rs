@@ -71,28 +71,25 @@ scalars! {
     String => Str, "a string";
 }
 
-macro_rules! integers {
-    ($($type:ty),*) => { $(
-        impl Transfer for $type {
-            #[expect(clippy::cast_possible_wrap, clippy::allow_attributes, reason = "all 64 bits come back")]
-            #[allow(clippy::cast_lossless, reason = "one macro for all widths")]
-            fn into_value(self) -> Value {
-                Value::Int(self as i64)
-            }
+impl Transfer for u64 {
+    fn into_value(self) -> Value {
+        Value::Int(self.cast_signed())
+    }
 
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::allow_attributes, reason = "checked by the way back")]
-            #[allow(clippy::cast_lossless, reason = "one macro for all widths")]
-            fn from_value(value: Value) -> Result<Self, BoxError> {
-                match value {
-                    Value::Int(x) if (x as $type) as i64 == x => Ok(x as $type),
-                    other => Err(wrong(stringify!($type), &other)),
-                }
-            }
-        }
-    )* };
+    fn from_value(value: Value) -> Result<Self, BoxError> {
+        i64::from_value(value).map(i64::cast_unsigned)
+    }
 }
 
-integers!(u64, usize);
+impl Transfer for usize {
+    fn into_value(self) -> Value {
+        (self as u64).into_value()
+    }
+
+    fn from_value(value: Value) -> Result<Self, BoxError> {
+        Ok(usize::try_from(u64::from_value(value)?)?)
+    }
+}
 
 impl<T: Transfer> Transfer for Vec<T> {
     fn into_value(self) -> Value {

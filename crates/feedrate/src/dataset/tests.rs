@@ -37,8 +37,8 @@ fn adapters() {
 fn random_steps_depend_on_their_place_only() {
     let noisy = range(0..3).map_with(|i, cx| Ok((i, cx.rng(1).next_u64())));
     let at = |position, epoch| Context {
-        position,
         epoch,
+        position,
         ..Context::default()
     };
     let value = |index, cx: &Context| noisy.get(index, cx).unwrap();

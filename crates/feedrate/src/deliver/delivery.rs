@@ -37,7 +37,11 @@ pub enum Failure<J, PlanError, PoolError> {
     },
 }
 
-type FailureOf<P, K> = Failure<<P as Plan>::Job, <P as Plan>::Error, <K as Pool>::Error>;
+/// What [`Delivery::next`] gives: a batch, why there is none, or the end.
+pub type Next<P, K> = Option<Result<Delivered<<K as Pool>::Output>, FailureOf<P, K>>>;
+
+/// How a delivery of this plan by this pool fails.
+pub type FailureOf<P, K> = Failure<<P as Plan>::Job, <P as Plan>::Error, <K as Pool>::Error>;
 
 /// A plan, a pool and the window between them.
 ///
@@ -102,7 +106,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     }
 
     /// The next batch, `None` at the end of the epoch. Blocks until it is there, at most for `timeout` since the call.
-    pub fn next(&mut self, timeout: Option<Duration>) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
+    pub fn next(&mut self, timeout: Option<Duration>) -> Next<P, K> {
         let taken = self.take(timeout);
         if matches!(taken, Some(Ok(_) | Err(Failure::Lost(_))))
             && let Err(failure) = self.refill()
@@ -115,11 +119,12 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     /// As [`next`](Delivery::next), but the batch keeps its place in the window until [`refill`](Delivery::refill) is called: for a
     /// step behind the pool (pinning) whose batches count as not yet delivered. When all places are with batches that were taken,
     /// nothing can come before a refill: that is a timeout at once, with no tasks.
-    pub fn take(&mut self, timeout: Option<Duration>) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
-        if !self.options.ahead && self.window.is_empty() {
-            if let Err(failure) = self.plan_one() {
-                return Some(Err(failure));
-            }
+    pub fn take(&mut self, timeout: Option<Duration>) -> Next<P, K> {
+        if !self.options.ahead
+            && self.window.is_empty()
+            && let Err(failure) = self.plan_one()
+        {
+            return Some(Err(failure));
         }
         let mut deadline: Option<Instant> = None;
         let mut asked = false;
@@ -205,7 +210,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         &self.counters
     }
 
-    fn at_end(&mut self) -> Option<Result<Delivered<K::Output>, FailureOf<P, K>>> {
+    fn at_end(&mut self) -> Next<P, K> {
         let error = self.plan_error.take()?;
         // A plan may go on behind its error, as a batch behind a bad one does.
         self.planned_all = false;

@@ -5,5 +5,5 @@
 mod delivery;
 mod window;
 
-pub use delivery::{Delivered, Delivery, Failure};
+pub use delivery::{Delivered, Delivery, Failure, FailureOf, Next};
 pub use window::{Lost, Options};

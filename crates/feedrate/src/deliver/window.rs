@@ -34,6 +34,10 @@ impl<J> Clone for Lost<J> {
 
 /// How a delivery behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent switches, each with its own meaning"
+)]
 pub struct Options {
     /// Largest number of tasks sent and not yet delivered. `num_workers * prefetch_factor` for pools that work ahead.
     pub window: usize,

@@ -91,7 +91,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
     }
 
     /// Makes a batch of samples with `f`, in the worker. [`batch::stack`](crate::batch::stack) makes tensors of them. Call it before
-    /// [`processes`](Builder::processes), which is about the batch that comes out.
+    /// `processes`, which is about the batch that comes out.
     #[must_use]
     pub fn collate<C: Send + 'static>(
         self,

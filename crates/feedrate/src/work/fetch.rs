@@ -225,25 +225,24 @@ impl<D: IterableDataset, B: Send + 'static> Work for Draw<D, B> {
         _: Vec<()>,
         lane: &mut Option<Self::Lane>,
     ) -> Option<Self::Output> {
-        let lane = match lane {
-            Some(lane) => lane,
-            None => {
-                let cx = self
-                    .common
-                    .context(Domain::Worker, task.job.epoch, worker.id as u64, worker);
-                let opened = catch(|| self.dataset.iter(&cx));
-                let lane = lane.insert(Stream {
-                    items: None,
-                    drawn: 0,
-                    begun: Vec::new(),
-                });
-                match opened {
-                    Ok(items) => lane.items = Some(items),
-                    // Said once; the stream stays at its end.
-                    Err(error) => return Some(Err(Self::failed(0, task.position, worker, error))),
-                }
-                lane
+        let lane = if let Some(lane) = lane {
+            lane
+        } else {
+            let cx = self
+                .common
+                .context(Domain::Worker, task.job.epoch, worker.id as u64, worker);
+            let opened = catch(|| self.dataset.iter(&cx));
+            let lane = lane.insert(Stream {
+                items: None,
+                drawn: 0,
+                begun: Vec::new(),
+            });
+            match opened {
+                Ok(items) => lane.items = Some(items),
+                // Said once; the stream stays at its end.
+                Err(error) => return Some(Err(Self::failed(0, task.position, worker, error))),
             }
+            lane
         };
         while lane.begun.len() < task.job.count {
             let Some(items) = lane.items.as_mut() else { break };

@@ -1,6 +1,6 @@
 //! Where tasks run: inline, in threads, in processes.
 //!
-//! A pool turns a [`Task`](crate::plan::Task) into an output, *whole, in one place*. The delivery tells it which worker gets
+//! A pool turns a [`Task`] into an output, *whole, in one place*. The delivery tells it which worker gets
 //! which task and asks it what has happened; the pool knows nothing of order, retries or epochs.
 
 mod fetch;

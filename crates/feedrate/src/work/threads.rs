@@ -32,7 +32,7 @@ pub struct Team {
 pub struct Threads<W: Work> {
     shared: Arc<Shared<W>>,
     events: Receiver<Message<W::Output>>,
-    threads: Vec<JoinHandle<()>>,
+    handles: Vec<JoinHandle<()>>,
 }
 
 enum Message<O> {
@@ -85,7 +85,7 @@ struct Progress<P> {
 struct Lane<W: Work> {
     tasks: VecDeque<Task<W::Job>>,
     busy: bool,
-    lane: Option<W::Lane>,
+    kept: Option<W::Lane>,
 }
 
 /// What a thread does next.
@@ -123,7 +123,7 @@ impl<W: Work> Threads<W> {
         let lane = || Lane {
             tasks: VecDeque::new(),
             busy: false,
-            lane: None,
+            kept: None,
         };
         let state = State {
             open: VecDeque::new(),
@@ -143,7 +143,7 @@ impl<W: Work> Threads<W> {
         let mut pool = Self {
             shared,
             events,
-            threads: Vec::with_capacity(count),
+            handles: Vec::with_capacity(count),
         };
         for number in 0..count {
             let (shared, sender) = (Arc::clone(&pool.shared), sender.clone());
@@ -152,7 +152,7 @@ impl<W: Work> Threads<W> {
                 .name(format!("feedrate-{number}"))
                 .spawn(move || run(&shared, &sender))
                 .map_err(|error| Error::system(format!("starting thread {number} of {count}"), error))?;
-            pool.threads.push(thread);
+            pool.handles.push(thread);
         }
         Ok(pool)
     }
@@ -162,7 +162,7 @@ impl<W: Work> fmt::Debug for Threads<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Threads")
             .field("workers", &self.shared.infos.len())
-            .field("threads", &self.threads.len())
+            .field("threads", &self.handles.len())
             .finish_non_exhaustive()
     }
 }
@@ -171,7 +171,7 @@ impl<W: Work> Drop for Threads<W> {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.ready.notify_all();
-        for thread in self.threads.drain(..) {
+        for thread in self.handles.drain(..) {
             // A thread's own panic was reported as an event.
             let _ = thread.join();
         }
@@ -250,7 +250,7 @@ impl<W: Work> Pool for Threads<W> {
         let lanes: Vec<_> = state
             .lanes
             .iter_mut()
-            .map(|lane| (std::mem::take(&mut lane.tasks), lane.lane.take()))
+            .map(|lane| (std::mem::take(&mut lane.tasks), lane.kept.take()))
             .collect();
         drop(state);
         // User code (dropping samples and streams) runs outside the lock.
@@ -268,7 +268,7 @@ impl<W: Work> Pool for Threads<W> {
     }
 
     fn retire(&mut self, worker: usize) -> Result<(), Error> {
-        let lane = self.shared.lock().lanes[worker].lane.take();
+        let lane = self.shared.lock().lanes[worker].kept.take();
         drop(lane);
         Ok(())
     }
@@ -303,7 +303,7 @@ impl<W: Work> Shared<W> {
             let lane = &mut state.lanes[worker];
             let task = lane.tasks.pop_front()?;
             lane.busy = true;
-            return Some(Step::Lane(worker, task, lane.lane.take()));
+            return Some(Step::Lane(worker, task, lane.kept.take()));
         }
         let open = state.open.front_mut()?;
         // Large pieces first, single samples at the end, so that the threads finish together.
@@ -363,7 +363,7 @@ impl<W: Work> Shared<W> {
     /// Takes a task's parts that nobody has begun out of the queue; gives their number.
     fn close(&self, flight: &Flight<W>) -> usize {
         let mut state = self.lock();
-        let same = |open: &Open<W>| std::ptr::eq(&*open.flight, flight);
+        let same = |open: &Open<W>| std::ptr::eq(Arc::as_ptr(&open.flight), flight);
         let Some(at) = state.open.iter().position(same) else {
             return 0;
         };
@@ -377,7 +377,7 @@ impl<W: Work> Shared<W> {
         let more = !state.lanes[worker].tasks.is_empty();
         let current = state.epoch == task.epoch;
         if current {
-            state.lanes[worker].lane = lane.take();
+            state.lanes[worker].kept = lane.take();
         }
         drop(state);
         if more {

@@ -29,6 +29,7 @@ fn launch(recipe: &str) -> Launch {
         .arg("-q")
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the form of a recipe")]
 fn tensors(_: Vec<u8>) -> Result<Builder<impl Samples, Value>, BoxError> {
     let sample = |i: usize, cx: &Context| {
         let image = Tensor::build(&batch::Heap, DType::U8, &[3, 64, 64], |bytes| {
@@ -183,7 +184,7 @@ fn without_redo_a_death_ends_the_epoch() {
 }
 
 #[test]
-fn killed_and_stopped_from_outside() {
+fn killed_from_outside() {
     let batches: Vec<Vec<usize>> = (0..40).map(|b| vec![b, SLEEPS + 2]).collect();
     let pool = Processes::<Vec<i64>>::new(launch("probe"), 2, 1, 0, false).unwrap();
     let mut delivery = feedrate::deliver::Delivery::new(pool, testing::options(4));

@@ -357,18 +357,17 @@ fn encode_tensor(out: &mut Writer, mut tensor: Tensor, arena: &Arc<Arena>) -> Re
     let sole = tensor.as_bytes_mut().is_some();
     let here = tensor.as_bytes().ok().filter(|_| sole);
     let located = here.and_then(|bytes| arena.locate(bytes.as_ptr().addr(), bytes.len()));
-    let (at, offset) = match located.filter(|at| !at.already_sent) {
-        Some(at) => (at, at.offset),
-        None => {
-            tensor = Tensor::build(arena, tensor.dtype(), tensor.shape(), |bytes| {
-                tensor.copy_to(bytes);
-                Ok::<_, TensorError>(())
-            })
-            .map_err(|error| failed(error.into()))?;
-            let bytes = tensor.as_bytes().map_err(|error| failed(error.into()))?;
-            let at = arena.locate(bytes.as_ptr().addr(), bytes.len());
-            (at.ok_or_else(|| Error::bug("a new slot is not in its arena"))?, 0)
-        }
+    let (at, offset) = if let Some(at) = located.filter(|at| !at.already_sent) {
+        (at, at.offset)
+    } else {
+        tensor = Tensor::build(arena, tensor.dtype(), tensor.shape(), |bytes| {
+            tensor.copy_to(bytes);
+            Ok::<_, TensorError>(())
+        })
+        .map_err(|error| failed(error.into()))?;
+        let bytes = tensor.as_bytes().map_err(|error| failed(error.into()))?;
+        let at = arena.locate(bytes.as_ptr().addr(), bytes.len());
+        (at.ok_or_else(|| Error::bug("a new slot is not in its arena"))?, 0)
     };
     let token = arena.send(&at).map_err(|error| failed(error.into()))?;
     out.tokens.push(token);

@@ -45,7 +45,7 @@ fn through(value: Value, arena: &Arc<Arena>, view: &Arc<View>) -> Value {
 
 fn batch(scale: usize) -> Value {
     let grid = Tensor::from_vec(
-        (0..6 * scale).collect::<Vec<_>>().iter().map(|x| *x as f64).collect(),
+        (0..6 * u32::try_from(scale).unwrap()).map(f64::from).collect(),
         &[2, 3 * scale],
     );
     Value::map([
