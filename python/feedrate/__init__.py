@@ -8,6 +8,7 @@ from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._errors import Error, WorkerDied
 from feedrate._loader import DataLoader, IterableDataset
+from feedrate._packed import PackedList
 
 __version__ = "0.1.0"
 
@@ -15,6 +16,7 @@ __all__ = [
     "DataLoader",
     "Error",
     "IterableDataset",
+    "PackedList",
     "Rng",
     "WorkerDied",
     "WorkerInfo",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pickle import PicklingError
 from typing import Any, NoReturn
 
-from feedrate import _native, _worker
+from feedrate import _diagnose, _native, _worker
 from feedrate._errors import describe_tasks, died, exiting, reraise
 from feedrate._fetch import END, Recipe, make_fetcher
 
@@ -90,8 +90,6 @@ class Engine:
         self._executor: ThreadPoolExecutor | None = None
         #: Process handles (``pid``, ``join``, ``is_alive``, ``exitcode``, ``terminate``) or threads, by worker number.
         self.workers: list[Any] = [None] * settings.num_workers
-        #: Replaced processes that may still have to be waited for.
-        self._buried: list[Any] = []
         self._arena: Any = None
         pool: Any
         if settings.num_workers == 0:
@@ -222,12 +220,25 @@ class Engine:
         process.daemon = True
         try:
             process.start()
-        except (TypeError, AttributeError, PicklingError):
+        except (TypeError, AttributeError, PicklingError) as error:
+            parts = {
+                "dataset": self._recipe.dataset,
+                "collate_fn": self._recipe.collate_fn,
+                "worker_init_fn": settings.worker_init_fn,
+            }
+            if (culprit := _diagnose.pickling(parts)) is not None:
+                error.add_note(
+                    f"feedrate: with the start method {self._method!r} the dataset and the functions go to the workers as pickles, and "
+                    f"this cannot be pickled: {culprit}. Define it at the top level of a module, open it in the worker, "
+                    'or use workers="thread"'
+                )
             warnings.warn(_PICKLE_WARNING, stacklevel=2)
             raise
-        if self.workers[worker] is not None:
-            self._buried.append(self.workers[worker])
-        self.workers[worker] = process
+        former, self.workers[worker] = self.workers[worker], process
+        if former is not None:
+            # It is dead and its exit code was read; now its descriptors go.
+            with contextlib.suppress(ValueError):
+                former.close()
         pid: int = process.pid
         return pid
 
@@ -303,7 +314,7 @@ class Engine:
         self._end_processes(GRACE)
 
     def _end_processes(self, grace: float) -> None:
-        processes = [p for p in self._buried + self.workers if p is not None]
+        processes = [p for p in self.workers if p is not None]
         deadline = time.monotonic() + grace
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -317,7 +328,6 @@ class Engine:
             deadline = time.monotonic() + 1.0
             for process in alive:
                 process.join(max(0.0, deadline - time.monotonic()))
-        self._buried.clear()
         if self._payload is not None:
             self._payload.close()
             self._payload = None

@@ -66,7 +66,8 @@ def capture(error: BaseException, where: str, note: str | None) -> dict[str, Any
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if note is not None and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
-    found: dict[str, Any] = {"name": type(error).__name__, "where": where, "text": text, "notes": [note] if note else []}
+    notes = [str(n) for n in getattr(error, "__notes__", ())]
+    found: dict[str, Any] = {"name": type(error).__name__, "where": where, "text": text, "notes": notes}
     try:
         found["type"] = pickle.dumps(type(error))
     except Exception:

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedrate import _diagnose
 from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_rng
 from feedrate._errors import short
 from feedrate._framework import Framework
@@ -51,6 +52,12 @@ class Recipe:
     def keyed(self) -> bool:
         """Whether randomness is keyed by sample; then an index comes as ``(position of its first sample, index)``."""
         return self.seeding == "sample"
+
+
+def _explain(error: Exception, data: Any, index: Any) -> None:
+    """Adds to a collation error where in the samples its cause is, if that can be seen."""
+    if (found := _diagnose.collation(data, index)) is not None:
+        error.add_note(found)
 
 
 class MapFetcher:
@@ -109,7 +116,11 @@ class MapFetcher:
                 self.at = i
                 raise
         self.stage, self.at = "collation", index
-        return self._collate(data)
+        try:
+            return self._collate(data)
+        except Exception as error:
+            _explain(error, data, index)
+            raise
 
     def _parallel(self, index: Any, keys: list[tuple[int, int, int]] | None) -> list[Any]:
         assert self._executor is not None
@@ -173,7 +184,11 @@ class MapFetcher:
                 data.append(dataset[i])
         self.stage, self.at = "collation", index
         self._key(epoch, start, BATCH)
-        return self._collate(data)
+        try:
+            return self._collate(data)
+        except Exception as error:
+            _explain(error, data, index)
+            raise
 
 
 class IterableFetcher:
@@ -219,7 +234,10 @@ class IterableFetcher:
         self._stage = "collation"
         try:
             return self._collate(data)
-        except StopIteration as error:
+        except Exception as error:
+            if not isinstance(error, StopIteration):
+                _explain(error, data, None)
+                raise
             raise RuntimeError(f"collate_fn raised StopIteration at {self.where()}") from error
 
 

@@ -151,7 +151,7 @@ class Framework:
     # -- collation
 
     def reducer(self) -> Any:
-        """``(type, function)`` that describes tensors for the transport; ``None`` when there are none."""
+        """How the transport deals with tensors: their type, which of them it takes, and where those are; ``None`` without tensors."""
         return None
 
     def arena_collate(self, collate_fn: Callable[[Any], Any], allocate: Allocate) -> Callable[[Any], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -202,6 +203,8 @@ class _Iterator:
             redo=loader.redo,
         )
         self._base_seed = base_seed
+        self._loader_data = loader.dataset, loader.batch_size
+        self._drop_last = loader.drop_last
         self._persistent = loader.persistent_workers
         self._timeout = loader.timeout or None
         self._owner = os.getpid()
@@ -215,7 +218,8 @@ class _Iterator:
         self._num_yielded = 0
         self._index_sampler = loader._index_sampler
         self._sampler_iter = iter(self._index_sampler)
-        self._engine.begin(self._sampler_iter)
+        epoch_body = pickle.dumps((None, _options.dataset_epoch(loader.dataset)))
+        self._engine.begin(self._sampler_iter, epoch_body)
 
     @property
     def _workers(self) -> list[Any]:
@@ -233,6 +237,8 @@ class _Iterator:
         batch = self._engine.next(self._timeout)
         if batch is END:
             self._over = True
+            if self._num_yielded == 0 and self._drop_last:
+                _options.warn_no_batches(*self._loader_data)
             if not self._persistent:
                 self._shutdown_workers()
             raise StopIteration

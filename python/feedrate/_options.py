@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 WORKERS = ("process", "thread", "auto")
@@ -48,6 +49,24 @@ def use_threads(loader: Any) -> bool:
     if loader.workers == "auto":
         return not getattr(sys, "_is_gil_enabled", lambda: True)()
     return bool(loader.workers == "thread")
+
+
+def dataset_epoch(dataset: Any) -> Any:
+    """The epoch that a dataset was told by ``set_epoch``, if it keeps it as ``epoch``: persistent workers, which have their own
+    copies, are told too."""
+    return getattr(dataset, "epoch", None) if callable(getattr(dataset, "set_epoch", None)) else None
+
+
+def warn_no_batches(dataset: Any, batch_size: int | None) -> None:
+    """For an epoch that had no batch because of ``drop_last``, which is hardly ever meant."""
+    try:
+        n = len(dataset)
+    except TypeError:
+        return
+    warnings.warn(
+        f"This epoch had no batch: the dataset's {n} samples do not fill one batch of {batch_size}, and drop_last=True",
+        stacklevel=4,
+    )
 
 
 def keyed_seed(loader: Any, drawn: int) -> int:

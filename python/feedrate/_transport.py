@@ -21,6 +21,12 @@ def _array(index: int, shape: tuple[int, ...], dtype: Any, order: Literal["C", "
     return np.ndarray(shape, dtype, memory, 0, None, order)
 
 
+def _place(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """An array as raw bytes: its type travels in the pickle."""
+    address = array.__array_interface__["data"][0]
+    return (address, address, array.nbytes, 1, 8, (array.nbytes,), (1,))
+
+
 class Encoder:
     """Turns batches into messages; one for each worker process.
 
@@ -31,19 +37,19 @@ class Encoder:
         self._end = end
         self._buffer = io.BytesIO()
         encoder = self
-        tensor_type, described = reduce_tensor or (Encoder, None)
-        self._tensors: list[tuple[Any, ...]] = []
-        self._held: list[Any] = []
+        tensor_type, plain, describe = reduce_tensor or (Encoder, bool, None)
+        self._describe: Any = describe
+        # Described when all is pickled: while it reduces one tensor, torch may move the storage of another.
+        self._tensors: list[Any] = []
         native_tensor, ndarray = _native.tensor, np.ndarray
 
         class Pickler(ForkingPickler):
             def reducer_override(self, obj: Any) -> Any:
                 kind = type(obj)
-                if kind is tensor_type and described is not None:
-                    entry = described(obj)
-                    if entry is None:
+                if kind is tensor_type:
+                    if not plain(obj):
                         return NotImplemented
-                    encoder._tensors.append(entry)
+                    encoder._tensors.append(obj)
                     return native_tensor, (len(encoder._tensors) - 1,)
                 if kind is ndarray:
                     return encoder._reduce_array(obj)
@@ -60,10 +66,7 @@ class Encoder:
                 order = "F"
             else:
                 array = np.ascontiguousarray(array)
-                self._held.append(array)
-        address = array.__array_interface__["data"][0]
-        # As raw bytes: the dtype travels in the pickle.
-        self._tensors.append((address, address, array.nbytes, 1, 8, (array.nbytes,), (1,)))
+        self._tensors.append(array)
         dtype = array.dtype
         return _array, (len(self._tensors) - 1, array.shape, dtype.str if dtype.isbuiltin else dtype, order)
 
@@ -75,12 +78,12 @@ class Encoder:
         try:
             self._pickler.dump(obj)
             buffer.truncate()
-            sent: bool = self._end.complete(epoch, position, error, self._tensors, buffer.getbuffer())
+            places = [_place(t) if type(t) is np.ndarray else self._describe(t) for t in self._tensors]
+            sent: bool = self._end.complete(epoch, position, error, places, buffer.getbuffer())
             return sent
         finally:
             self._pickler.clear_memo()
             self._tensors.clear()
-            self._held.clear()
             if buffer.tell() > 1 << 20:
                 self._buffer.seek(0)
                 self._buffer.truncate()

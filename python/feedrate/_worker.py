@@ -214,8 +214,10 @@ def _next_epoch(
         # Its start had failed: that is said again for each task.
         return failed, fetcher
     try:
-        shared_seed = pickle.loads(raw) if raw else None
+        shared_seed, dataset_epoch = pickle.loads(raw) if raw else (None, None)
         recipe.dataset = recipe.framework.begin_epoch(recipe.dataset, shared_seed)
+        if dataset_epoch is not None:
+            recipe.dataset.set_epoch(dataset_epoch)
         return None, make_fetcher(recipe, collate)
     except Exception as error:
         return capture(error, where, f"feedrate: raised while worker {boot.worker} began an epoch"), fetcher

@@ -9,6 +9,7 @@ import functools
 import os
 import pickle
 import random
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ from torch.utils.data._utils import pin_memory as _stock_pin
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as _stock_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
+from torch.utils.data.distributed import DistributedSampler
 
 from feedrate import _native, _options
 from feedrate._after import AfterThread
@@ -61,36 +63,25 @@ _stock_collate_tensor = _stock_collate.collate_tensor_fn
 # Inline, smaller batches stay in fresh memory: glibc reuses blocks below its largest mmap threshold (32 MiB) itself, and they can
 # be resized.
 _INLINE_MIN = 16 << 20
-# A view whose elements lie this much further apart than it is large is made contiguous for the journey.
-_SPREAD = 4
 
 
-def _describe(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """A plain CPU tensor as the transport takes it; ``None`` for what torch must reduce itself."""
-    dtype = _DTYPES.get(tensor.dtype)
-    if (
-        dtype is None
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether the transport takes a tensor as it is; torch must reduce the others itself."""
+    return not (
+        tensor.dtype not in _DTYPES
         or tensor.layout is not _strided
         or tensor.device.type != "cpu"
         or tensor.requires_grad
         or tensor.is_conj()
         or tensor.is_neg()
         or tensor.__dict__
-    ):
-        return None
-    shape, strides = tuple(tensor.shape), tensor.stride()
+    )
+
+
+def _describe(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a plain tensor is: address, storage and its bytes, type, shape, strides."""
     storage = tensor.untyped_storage()
-    return (tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), *dtype, shape, strides)
-
-
-def _reduce(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    found = _describe(tensor)
-    if found is None or tensor.is_contiguous():
-        return found
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    if span > _SPREAD * max(1, tensor.numel()):
-        return None
-    return found
+    return (tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), *_DTYPES[tensor.dtype], tuple(tensor.shape), tensor.stride())
 
 
 class _ArenaCollate:
@@ -187,7 +178,7 @@ class TorchFramework(Framework):
 
     def reducer(self) -> Any:
         """For plain tensors."""
-        return torch.Tensor, _reduce
+        return torch.Tensor, _plain, _describe
 
     def arena_collate(self, collate_fn: Callable[[Any], Any], allocate: Allocate) -> Callable[[Any], Any]:
         """torch's default collation with our memory, unless the user has changed how tensors are collated."""
@@ -269,9 +260,15 @@ class _FeedIter(_BaseDataLoaderIter):
         source = engine if self._after is None else self._after
         batch = source.next(self._timeout or None)
         if batch is END:
+            if self._num_yielded == 0 and self._drop_last:
+                _options.warn_no_batches(self._dataset, self._batch_size)
             self._end()
             raise StopIteration
         return batch
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._batch_size = loader.batch_size
 
     def _end(self) -> None:
         self._over = True
@@ -345,7 +342,7 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
         assert self._engine is not None
         if self._after is not None:
             self._after.begin()
-        self._engine.begin(self._sampler_iter, pickle.dumps(self._shared_seed))
+        self._engine.begin(self._sampler_iter, pickle.dumps((self._shared_seed, _options.dataset_epoch(self._dataset))))
 
     def _end(self) -> None:
         super()._end()
@@ -411,7 +408,7 @@ class DataLoader(_StockLoader[_T_co]):
         items_in_flight: int = 1,
         seed: int | None = None,
     ) -> None:
-        super().__init__(
+        stock_arguments = (
             dataset,
             batch_size,
             shuffle,
@@ -425,17 +422,42 @@ class DataLoader(_StockLoader[_T_co]):
             worker_init_fn,
             multiprocessing_context,
             generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
         )
+        try:
+            super().__init__(
+                *stock_arguments,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                pin_memory_device=pin_memory_device,
+                in_order=in_order,
+            )
+        except ValueError as error:
+            if str(error).endswith("num_samples=0"):
+                error.add_note("feedrate: the dataset has no samples; the cause is often a path or pattern that matched nothing")
+            raise
         self.workers = workers
         self.seeding = seeding
         self.redo = redo
         self.items_in_flight = items_in_flight
         self.seed = seed
         _options.check(self, iterable=isinstance(dataset, IterableDataset))
+
+    def __iter__(self) -> Any:
+        """A new epoch; with persistent workers there is one iterator, which starts again."""
+        sampler = self.sampler
+        if isinstance(sampler, DistributedSampler) and sampler.shuffle:
+            last = getattr(self, "_sampler_epoch", None)
+            if last == sampler.epoch:
+                warnings.warn(
+                    f"DistributedSampler.epoch is {last} for the second epoch in a row, so its order is the same again: call "
+                    "sampler.set_epoch(epoch) before each epoch",
+                    stacklevel=2,
+                )
+                last = object()
+            elif last is None or isinstance(last, int):
+                last = sampler.epoch
+            object.__setattr__(self, "_sampler_epoch", last)
+        return super().__iter__()
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:

@@ -269,6 +269,55 @@ impl Drop for Outgoing<'_> {
     }
 }
 
+/// What is smaller is copied with the gaps between its elements.
+const SMALL: usize = 64 << 10;
+/// A view whose elements lie this much further apart than they are large is made contiguous for the journey.
+const SPREAD: usize = 4;
+
+impl TensorEntry {
+    fn itemsize(&self) -> usize {
+        usize::from(self.bits).div_ceil(8)
+    }
+
+    fn span(&self) -> Option<usize> {
+        dlpack::span(&self.shape, &self.strides, self.itemsize())
+    }
+
+    /// Bytes of its elements, without gaps or repetitions.
+    fn used(&self) -> usize {
+        let elements = self.shape.iter().zip(&self.strides).filter(|(_, stride)| **stride != 0);
+        elements.fold(self.itemsize(), |bytes, (n, _)| bytes.saturating_mul(usize::try_from(*n).unwrap_or(0)))
+    }
+
+    /// Copies the elements one by one into C order, and becomes contiguous.
+    fn gather(&mut self, addr: usize) -> Vec<u8> {
+        let itemsize = self.itemsize();
+        let numbers = |list: &[i64]| -> Vec<usize> { list.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect() };
+        let (shape, strides) = (numbers(&self.shape), numbers(&self.strides));
+        let count: usize = shape.iter().product();
+        let mut out = Vec::with_capacity(count * itemsize);
+        let mut at = vec![0usize; shape.len()];
+        for _ in 0..count {
+            let element: usize = at.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+            // SAFETY: inside the tensor's span, which was checked against its storage; Python holds the tensor during this call.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts((addr + element * itemsize) as *const u8, itemsize) });
+            for dim in (0..shape.len()).rev() {
+                at[dim] += 1;
+                if at[dim] < shape[dim] {
+                    break;
+                }
+                at[dim] = 0;
+            }
+        }
+        let mut stride = 1;
+        for (dim, n) in shape.iter().enumerate().rev() {
+            self.strides[dim] = stride;
+            stride *= i64::try_from(*n).unwrap_or(1).max(1);
+        }
+        out
+    }
+}
+
 /// Tensors of one storage that lies outside of the arena, and the bytes of it that they cover.
 struct Group {
     start: usize,
@@ -290,8 +339,7 @@ impl<'a> Outgoing<'a> {
     fn place(&mut self, tensors: &[Described]) -> PyResult<()> {
         let mut groups: HashMap<usize, Group> = HashMap::new();
         for (i, (addr, storage, storage_len, code, bits, shape, strides)) in tensors.iter().enumerate() {
-            let itemsize = usize::from(*bits).div_ceil(8);
-            let span = dlpack::span(shape, strides, itemsize)
+            let span = dlpack::span(shape, strides, usize::from(*bits).div_ceil(8))
                 .filter(|span| {
                     *span == 0 || (addr >= storage && addr.saturating_add(*span) <= storage.saturating_add(*storage_len))
                 })
@@ -318,27 +366,26 @@ impl<'a> Outgoing<'a> {
             self.entries.push(entry);
         }
         for group in groups.values() {
-            let spans: Vec<(usize, usize)> = group
-                .members
-                .iter()
-                .map(|&i| {
-                    let entry = &self.entries[i];
-                    let itemsize = usize::from(entry.bits).div_ceil(8);
-                    (tensors[i].0, dlpack::span(&entry.shape, &entry.strides, itemsize).unwrap_or(0))
-                })
-                .collect();
-            let covered: usize = spans.iter().map(|(_, span)| span).sum();
+            let used: usize = group.members.iter().map(|&i| self.entries[i].used()).sum();
+            let union = group.end - group.start;
             // Views that are far apart in a large storage are copied one by one; the rest keeps its aliasing.
-            if group.end - group.start <= covered.saturating_mul(2) {
-                let token = self.copy(group.start, group.end - group.start)?;
-                for (&i, (addr, _)) in group.members.iter().zip(&spans) {
+            if union <= SMALL || union <= used.saturating_mul(2) {
+                let token = self.copy(group.start, union)?;
+                for &i in &group.members {
                     self.entries[i].token = token;
-                    self.entries[i].offset = (addr - group.start) as u64;
+                    self.entries[i].offset = (tensors[i].0 - group.start) as u64;
                 }
-            } else {
-                for (&i, &(addr, span)) in group.members.iter().zip(&spans) {
-                    self.entries[i].token = self.copy(addr, span)?;
-                }
+                continue;
+            }
+            for &i in &group.members {
+                let (addr, used) = (tensors[i].0, self.entries[i].used());
+                let span = self.entries[i].span().unwrap_or(0);
+                self.entries[i].token = if span <= SMALL || span <= used.saturating_mul(SPREAD) {
+                    self.copy(addr, span)?
+                } else {
+                    let gathered = self.entries[i].gather(addr);
+                    self.copy(gathered.as_ptr() as usize, gathered.len())?
+                };
             }
         }
         Ok(())
