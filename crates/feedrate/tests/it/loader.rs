@@ -357,3 +357,19 @@ fn an_allocator_of_the_users() {
         [0.0, 0.5, 1.0, 1.5]
     );
 }
+
+/// A loader can be moved to another thread, and be a field of a named type.
+#[test]
+fn loaders_can_be_sent() {
+    struct Training {
+        loader: DataLoader<Vec<usize>>,
+    }
+    let loader = DataLoader::builder(dataset::range(0..4))
+        .batch_size(2)
+        .threads(1)
+        .build()
+        .unwrap();
+    let mut training = Training { loader };
+    let sent = std::thread::spawn(move || all(&mut training.loader));
+    assert_eq!(sent.join().unwrap(), [[0, 1], [2, 3]]);
+}

@@ -6,3 +6,4 @@ mod loader;
 mod pools;
 #[cfg(all(feature = "processes", target_os = "linux"))]
 mod processes;
+mod simulated;

@@ -27,7 +27,9 @@
 //! }
 //! ```
 
+mod codec;
 mod launch;
+mod parcel;
 mod pool;
 mod serve;
 mod wire;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use feedrate_shm::{Channel, Interest, PidFd, PollOutcome, Ready, RecvError, SendError, View, poll};
 
 use super::launch::Launch;
-use super::wire::{self, Hello, Order, Parcel, Report};
+use super::parcel::{self, Parcel};
+use super::wire::{Hello, Order, Report};
 use crate::batch::Transfer;
 use crate::error::Error;
 use crate::plan::Task;
@@ -220,7 +221,7 @@ impl Member {
                 Err(error) => return Err(Error::system(format!("receiving from worker {worker}"), error)),
             };
             let view = Arc::clone(&self.view);
-            let report = wire::open(&buffer[..received.len], received.fd, |bytes, fd| {
+            let report = parcel::open(&buffer[..received.len], received.fd, |bytes, fd| {
                 let report = Report::decode(bytes, &view)?;
                 if let (Report::Segment { id, len }, Some(fd)) = (&report, fd) {
                     view.add(*id, *len, fd)?;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use feedrate_shm::{Arena, ArenaOptions, Channel, Interest, PidFd, PollOutcome, RecvError, exit_now, watch_parent};
 
 use super::MARK;
-use super::wire::{self, Hello, Order, Report};
+use super::codec::chain;
+use super::parcel;
+use super::wire::{Hello, Order, Report};
 use crate::batch::Transfer;
 use crate::dataset::WorkerInfo;
 use crate::error::{BoxError, Error, Panic};
@@ -65,7 +67,7 @@ impl Workers {
         let code = match self.serve() {
             Ok(()) | Err(Stop::Gone) => 0,
             Err(Stop::Failed(error)) => {
-                let _ = writeln!(std::io::stderr(), "feedrate worker: {}", wire::chain(&error));
+                let _ = writeln!(std::io::stderr(), "feedrate worker: {}", chain(&error));
                 1
             }
         };
@@ -121,7 +123,7 @@ fn channel() -> Result<Channel, Error> {
 fn refuse(channel: &Channel, reason: String) -> Result<(), Stop> {
     let failed = |error: feedrate_shm::Error| Error::system("making an arena", error);
     let arena = Arena::new(ArenaOptions::default()).map_err(failed)?;
-    wire::report(channel, &arena, Report::Refused(reason))
+    parcel::report(channel, &arena, Report::Refused(reason))
 }
 
 /// The next order; `None` when there is none (and `wait` is not set), or no parent any more.
@@ -139,7 +141,7 @@ fn receive(channel: &Channel, wait: bool) -> Result<Option<Order>, Stop> {
         Err(RecvError::Closed) => return Err(Stop::Gone),
         Err(error) => return Err(Error::system("receiving from the parent", error).into()),
     };
-    wire::open(&buffer[..received.len], received.fd, |bytes, _| Order::decode(bytes))
+    parcel::open(&buffer[..received.len], received.fd, |bytes, _| Order::decode(bytes))
         .map(Some)
         .map_err(|error| Error::system("reading the parent's message", error).into())
 }
@@ -160,8 +162,8 @@ fn serve<S: Samples, B: Transfer>(
     let builder = match made {
         Ok(builder) => builder,
         Err(error) => {
-            let reason = format!("the recipe {:?} failed: {}", hello.recipe, wire::chain(&*error));
-            return wire::report(channel, &arena, Report::Refused(reason));
+            let reason = format!("the recipe {:?} failed: {}", hello.recipe, chain(&*error));
+            return parcel::report(channel, &arena, Report::Refused(reason));
         }
     };
     let work = builder.into_work(Arc::new(Arc::clone(&arena)), hello.seed, hello.drop_last);
@@ -175,10 +177,10 @@ fn serve<S: Samples, B: Transfer>(
         } else {
             Box::new(Threads::with_workers(work, vec![info], hello.in_flight)?)
         };
-    wire::report(channel, &arena, Report::Ready)?;
+    parcel::report(channel, &arena, Report::Ready)?;
     let result = work_on(channel, &arena, &mut *pool);
     if let Err(Stop::Failed(error)) = &result {
-        let _ = wire::report(channel, &arena, Report::Broken(wire::chain(error)));
+        let _ = parcel::report(channel, &arena, Report::Broken(chain(error)));
     }
     result
 }
@@ -247,10 +249,10 @@ fn work_on<B: Transfer>(
             let (Report::Done { position, .. } | Report::Exhausted { position, .. }) = report else {
                 continue;
             };
-            if let Err(Stop::Failed(error)) = wire::report(channel, arena, report) {
+            if let Err(Stop::Failed(error)) = parcel::report(channel, arena, report) {
                 // The batch could not be handed over (no memory, too deep): say so in its place.
                 let output = Err(error);
-                wire::report(
+                parcel::report(
                     channel,
                     arena,
                     Report::Done {
@@ -274,7 +276,7 @@ fn idle(channel: &Channel, arena: &Arc<Arena>) -> Result<(), Stop> {
             PollOutcome::Ready(ready) if ready[0].any() => return Ok(()),
             PollOutcome::Ready(_) => {
                 let held = arena.balance();
-                wire::announce(channel, arena)?;
+                parcel::announce(channel, arena)?;
                 if !held {
                     return Ok(());
                 }

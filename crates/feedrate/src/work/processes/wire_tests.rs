@@ -1,6 +1,8 @@
-use feedrate_shm::ArenaOptions;
+use feedrate_shm::{ArenaOptions, Channel};
 
+use super::super::parcel::{open, report};
 use super::*;
+use crate::batch::{DType, Tensor, TensorError};
 use crate::random::Key;
 
 fn arena() -> Arc<Arena> {
