@@ -182,16 +182,23 @@ class Engine:
         self._context = settings.context or multiprocessing
         self._method = self._context.get_start_method()
         goods = (self._recipe, settings.worker_init_fn)
-        if self._method == "fork":
-            self._payload = _worker.OwnPayload(goods)
-        else:
+        shared = None
+        if self._method != "fork":
+            # Something in it may be made for one receiver only, or not be picklable at all: starting a worker will tell.
+            with contextlib.suppress(Exception):
+                shared = _worker.SharedPayload(goods)
+        if shared is not None:
             try:
-                self._payload = _worker.SharedPayload(goods)
+                return self._start_with(shared)
             except Exception:
-                # Something in it is made for one receiver only, or cannot be pickled at all: starting a worker will tell.
-                self._payload = _worker.OwnPayload(goods)
+                self.workers = [None] * settings.num_workers
+        return self._start_with(_worker.OwnPayload(goods))
+
+    def _start_with(self, payload: _worker.SharedPayload | _worker.OwnPayload) -> Any:
+        settings = self._settings
+        self._payload = payload
         try:
-            return _native.Processes(
+            processes = _native.Processes(
                 settings.num_workers,
                 _weak(self._launch),
                 _weak(self._bury),
@@ -199,9 +206,12 @@ class Engine:
                 pickle.dumps,
                 settings.persistent,
             )
+            payload.finish()
         except BaseException:
+            processes = None
             self._end_processes(0.0)
             raise
+        return processes
 
     def _launch(self, worker: int, fd: int, resume: bytes | None) -> int:
         settings = self._settings
@@ -212,6 +222,7 @@ class Engine:
             parent=self._owner,
             channel=_worker.Descriptor(fd),
             payload=self._payload,
+            framework=self._recipe.framework,
             resume=resume,
             keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
             shared_seed=settings.shared_seed,

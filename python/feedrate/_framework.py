@@ -95,10 +95,6 @@ class Framework:
         set_process_info(info)
         return dataset
 
-    def leave_worker(self) -> None:
-        """Undoes what matters of ``enter_worker`` before the process ends."""
-        set_process_info(None)
-
     def begin_epoch(self, dataset: Any, shared_seed: int | None) -> Any:
         """A further epoch in the same worker; returns the dataset to use."""
         return dataset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import gc
 import io
 import mmap
 import multiprocessing
@@ -20,6 +21,7 @@ from feedrate import _native
 from feedrate._context import CurrentRng, Rng, WorkerInfo, set_rng, set_thread_info
 from feedrate._errors import capture, short
 from feedrate._fetch import END, Recipe, make_fetcher
+from feedrate._framework import Framework
 from feedrate._transport import Encoder
 
 #: Name of the memory file into which a worker's stack is dumped on request; the parent finds it by this name in /proc.
@@ -69,25 +71,56 @@ class _SharedPickler(reduction.ForkingPickler):
 _HARMLESS = frozenset({type(_received), type(Descriptor(0).detach), type(list.append), type(int.__add__), functools.partial})
 
 
+class _TooLong(Exception):
+    """A pickle is longer than was asked for."""
+
+
+class _Limited(io.BytesIO):
+    """A buffer that refuses more than it is allowed to hold."""
+
+    limit = 1 << 20
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self.limit:
+            raise _TooLong
+        return super().write(data)
+
+
 class SharedPayload:
-    """An object that all workers unpickle from one memory file."""
+    """An object that all workers unpickle from one memory file.
+
+    Making it tries the first mebibyte only: most of what cannot be pickled shows there, and the workers of a large dataset can
+    import what they need while :meth:`finish` pickles it.
+    """
 
     def __init__(self, obj: Any) -> None:
-        buffer = io.BytesIO()
-        _SharedPickler(buffer, 5).dump(obj)
-        fd = os.memfd_create("feedrate-payload", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(buffer.getbuffer())
-        self._fd = Descriptor(fd)
-        self._length = buffer.tell()
-
-    def load(self) -> Any:
-        """In the worker: the object."""
-        fd = self._fd.detach()
+        self._obj = obj
         try:
-            with mmap.mmap(fd, self._length, access=mmap.ACCESS_READ) as memory:
+            _SharedPickler(_Limited(), 5).dump(obj)
+        except _TooLong:
+            pass
+        self._fd = Descriptor(os.memfd_create("feedrate-payload", os.MFD_CLOEXEC))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_fd": self._fd}
+
+    def finish(self) -> None:
+        """In the parent, once, when the workers are on their way: writes the pickle."""
+        with os.fdopen(os.dup(self._fd.detach()), "wb", buffering=1 << 20) as file:
+            _SharedPickler(file, 5).dump(self._obj)
+        self._obj = None
+
+    def load(self, end: Any) -> Any:
+        """In the worker: the object. Waits for the first order, which is sent behind :meth:`finish`."""
+        end.wait()
+        fd = self._fd.detach()
+        # Millions of new objects are no reason to look for garbage.
+        gc.disable()
+        try:
+            with mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ) as memory:
                 return pickle.loads(memory)
         finally:
+            gc.enable()
             os.close(fd)
 
     def close(self) -> None:
@@ -101,7 +134,10 @@ class OwnPayload:
     def __init__(self, obj: Any) -> None:
         self._obj = obj
 
-    def load(self) -> Any:
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+    def load(self, end: Any) -> Any:
         """In the worker: the object."""
         return self._obj
 
@@ -119,6 +155,8 @@ class Boot:
     parent: int
     channel: Descriptor
     payload: SharedPayload | OwnPayload
+    #: Known before the payload, so that what it needs is imported meanwhile.
+    framework: Framework
     #: Generator states of the worker that this one replaces, as of its last completion.
     resume: bytes | None
     #: Leave the generators' states with each completion.
@@ -145,8 +183,11 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
     init_fn: Callable[[int], None] | None
     collate: Any = None
     try:
-        recipe, init_fn = boot.payload.load()
-        framework = recipe.framework
+        framework = boot.framework
+        recipe, init_fn = boot.payload.load(end)
+        recipe.framework = framework
+        # What is there at the start stays: collections need not look at it, nor write to pages that are shared with the parent.
+        gc.freeze()
         _native.set_thread_name(framework.process_name)
         _dump_stack_on_request()
         recipe.dataset = framework.enter_worker(

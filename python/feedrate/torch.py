@@ -142,11 +142,6 @@ class TorchFramework(Framework):
         set_process_info(info)
         return dataset
 
-    def leave_worker(self) -> None:
-        """Clears the worker's info."""
-        super().leave_worker()
-        _stock_worker._worker_info = None
-
     def begin_epoch(self, dataset: Any, shared_seed: int | None) -> Any:
         """A datapipe gets its shuffling seed."""
         if isinstance(dataset, IterDataPipe) and shared_seed is not None:

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use feedrate_shm::{Announce, Arena, ArenaOptions, Channel, PidFd, RecvError, SendError, Slot, Token, exit_now, read_payload, watch_parent};
+use feedrate_shm::{Announce, Arena, ArenaOptions, Channel, Interest, PidFd, PollOutcome, RecvError, SendError, Slot, Token, exit_now, poll, read_payload, watch_parent};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -65,6 +65,17 @@ impl WorkerEnd {
         .write(&mut bytes);
         bytes.extend_from_slice(&token.to_bytes());
         self.send(py, &bytes)
+    }
+
+    /// Blocks (without the GIL) until an order is there, or the parent has gone.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        loop {
+            let outcome = py.detach(|| poll(&[(self.channel.as_fd(), Interest::READ)], None));
+            py.check_signals()?;
+            if let PollOutcome::Ready(_) = outcome.map_err(|e| shm(&e))? {
+                return Ok(());
+            }
+        }
     }
 
     /// Blocks (without the GIL) for the next order: `(epoch, position, pickled index)`, with position and index None when an
