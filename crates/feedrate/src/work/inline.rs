@@ -88,6 +88,7 @@ impl<W: Work> Pool for Inline<W> {
     }
 
     fn retire(&mut self, _: usize) -> Result<(), Error> {
+        self.tasks.clear();
         self.lane = None;
         Ok(())
     }

@@ -48,7 +48,8 @@ pub enum Event<O> {
         /// Its result.
         output: O,
     },
-    /// A worker's private stream (an opaque iterable) has ended; the task brought nothing.
+    /// A worker's private stream (an opaque iterable) has ended; the task brought nothing. Whatever the worker did before was
+    /// reported before.
     Exhausted {
         /// The worker whose stream ended.
         worker: usize,
@@ -96,7 +97,8 @@ pub trait Pool {
     /// received, from which state that rides with completions can be taken up.
     fn revive(&mut self, worker: usize, epoch: u64, completed: Option<(u64, u64)>) -> Result<(), Self::Error>;
 
-    /// The worker gets no further task in this epoch; a pool that will not run another one may end it.
+    /// The worker's stream has ended: it gets no further task in this epoch, and those that it still has need not be done. A pool that
+    /// will not run another epoch may end it.
     fn retire(&mut self, worker: usize) -> Result<(), Self::Error>;
 }
 

@@ -268,8 +268,11 @@ impl<W: Work> Pool for Threads<W> {
     }
 
     fn retire(&mut self, worker: usize) -> Result<(), Error> {
-        let lane = self.shared.lock().lanes[worker].kept.take();
-        drop(lane);
+        let mut state = self.shared.lock();
+        let lane = &mut state.lanes[worker];
+        let old = (std::mem::take(&mut lane.tasks), lane.kept.take());
+        drop(state);
+        drop(old);
         Ok(())
     }
 }
@@ -370,35 +373,41 @@ impl<W: Work> Shared<W> {
         state.open.remove(at).map_or(0, |open| open.total - open.next)
     }
 
-    fn lane(&self, worker: usize, task: &Task<W::Job>, mut lane: Option<W::Lane>) -> Option<Event<W::Output>> {
+    /// Does a task of a lane and reports it. Only then another thread may take the lane's next task, so that what a lane gives is
+    /// reported in order.
+    fn lane(&self, worker: usize, task: &Task<W::Job>, mut lane: Option<W::Lane>, events: &Sender<Message<W::Output>>) {
         let output = self.work.finish(self.infos[worker], task, Vec::new(), &mut lane);
+        send(events, Event::of(worker, task, output));
         let mut state = self.lock();
         state.lanes[worker].busy = false;
         let more = !state.lanes[worker].tasks.is_empty();
-        let current = state.epoch == task.epoch;
-        if current {
+        if state.epoch == task.epoch {
             state.lanes[worker].kept = lane.take();
         }
         drop(state);
         if more {
             self.ready.notify_one();
         }
-        current.then(|| Event::of(worker, task, output))
     }
+}
+
+fn send<O>(events: &Sender<Message<O>>, event: Event<O>) {
+    // The receiver is gone only while the pool is dropped, which also sets `stop`.
+    let _ = events.send(Message::Event(event));
 }
 
 /// A thread's life.
 fn run<W: Work>(shared: &Shared<W>, events: &Sender<Message<W::Output>>) {
     let result = catch_unwind(AssertUnwindSafe(|| {
         loop {
-            let event = match shared.step() {
+            match shared.step() {
                 Step::Stop => return,
-                Step::Parts(flight, piece) => shared.parts(&flight, piece),
-                Step::Lane(worker, task, lane) => shared.lane(worker, &task, lane),
-            };
-            if let Some(event) = event {
-                // The receiver is gone only while the pool is dropped, which also sets `stop`.
-                let _ = events.send(Message::Event(event));
+                Step::Lane(worker, task, lane) => shared.lane(worker, &task, lane, events),
+                Step::Parts(flight, piece) => {
+                    if let Some(event) = shared.parts(&flight, piece) {
+                        send(events, event);
+                    }
+                }
             }
         }
     }));

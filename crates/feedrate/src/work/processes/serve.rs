@@ -206,7 +206,10 @@ fn work_on<B: Transfer>(
                     (pending, current) = (0, epoch);
                     pool.begin_epoch(epoch)?;
                 }
-                Some(Order::Retire) => pool.retire(0)?,
+                Some(Order::Retire) => {
+                    pending = 0;
+                    pool.retire(0)?;
+                }
                 Some(Order::Task { epoch, position, job }) => {
                     pool.submit(
                         0,
