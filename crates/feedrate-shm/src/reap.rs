@@ -20,8 +20,9 @@ impl PidFd {
     /// The process with this number now. Of a child that was not waited for, the number is certain.
     pub fn open(pid: i32) -> Result<Self> {
         let doing = "opening a process (pidfd_open)";
-        let pid = Pid::from_raw(pid)
-            .filter(|pid| pid.as_raw_nonzero().get() > 0)
+        let pid = (pid > 0)
+            .then(|| Pid::from_raw(pid))
+            .flatten()
             .ok_or_else(|| Error::io(doing, io::ErrorKind::InvalidInput.into()))?;
         rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map(|fd| Self { fd })

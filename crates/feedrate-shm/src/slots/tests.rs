@@ -5,7 +5,9 @@ use super::*;
 
 fn collected(table: Table<'_>) -> Vec<(u32, bool)> {
     let mut all = Vec::new();
-    table.collect(|slot, retired| all.push((slot, retired))).unwrap();
+    table
+        .collect(|slot, retired| all.push((slot, retired)))
+        .expect("an intact stack");
     all
 }
 
