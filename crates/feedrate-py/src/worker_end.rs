@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use feedrate_shm::{Announce, Arena, ArenaOptions, Channel, Interest, PidFd, PollOutcome, RecvError, SendError, Slot, Token, exit_now, poll, read_payload, watch_parent};
 use pyo3::buffer::PyBuffer;
@@ -32,6 +33,11 @@ pub(crate) struct WorkerEnd {
 /// Bytes of the page for random states: two records, each with room for the states of torch (5,056), NumPy (2,504) and
 /// `random` (2,512), and for what they may grow to.
 const PAGE: usize = 32 << 10;
+
+/// A worker that has waited this long for an order looks after its memory.
+const IDLE: Duration = Duration::from_millis(500);
+/// After so many of these it keeps none for reuse.
+const REST: u32 = 4;
 
 #[pymethods]
 impl WorkerEnd {
@@ -82,7 +88,27 @@ impl WorkerEnd {
     /// epoch begins (the third item then holds what goes with it); None when this worker is to end.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Option<(u64, Option<u64>, Option<Bound<'py, PyBytes>>)>> {
         let mut buffer = [0u8; Channel::MAX];
-        let received = match py.detach(|| self.channel.recv(&mut buffer)) {
+        let mut idle = 0u32;
+        let received = loop {
+            match self.channel.try_recv(&mut buffer) {
+                Err(RecvError::WouldBlock) => {}
+                received => break received,
+            }
+            let outcome = py.detach(|| poll(&[(self.channel.as_fd(), Interest::READ)], Some(IDLE)));
+            py.check_signals()?;
+            if let PollOutcome::Ready(ready) = outcome.map_err(|e| shm(&e))?
+                && !ready.iter().any(|r| r.any())
+            {
+                // Nothing to do: a good time to give memory back, all of it after a while.
+                idle += 1;
+                if idle < REST {
+                    self.arena.balance();
+                } else if idle.is_multiple_of(REST) {
+                    self.arena.trim();
+                }
+            }
+        };
+        let received = match received {
             Ok(received) => received,
             Err(RecvError::FdLimit) => {
                 return Err(PyOSError::new_err("too many open files in a DataLoader worker: raise `ulimit -n`"));
