@@ -204,7 +204,6 @@ class Engine:
                 _weak(self._bury),
                 _weak(self._stalled),
                 pickle.dumps,
-                settings.persistent,
             )
             payload.finish()
         except BaseException:

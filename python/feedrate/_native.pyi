@@ -60,7 +60,6 @@ class Processes:
         bury: Callable[[int], int | None],
         stalled: Callable[[float], None],
         dumps: Callable[[Any], bytes],
-        persistent: bool,
     ) -> Processes: ...
 
 @final

@@ -83,9 +83,7 @@ impl Block {
         let len = ffi::Py_ssize_t::try_from(memory.len())?;
         // SAFETY: `view` is a valid Py_buffer given by Python; the memory is writable, stays where it is and is kept by `slf`,
         // which the filled-in buffer holds a reference to.
-        let rc = unsafe {
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory.ptr().cast::<c_void>(), len, 0, flags)
-        };
+        let rc = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory.ptr().cast::<c_void>(), len, 0, flags) };
         if rc == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 

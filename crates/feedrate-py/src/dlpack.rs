@@ -88,24 +88,30 @@ unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
 /// Without memory the tensor must be empty.
 ///
 /// Checked: that every element lies inside the memory. 64-byte alignment is the allocator's doing.
-pub(crate) fn capsule<'py>(
-    py: Python<'py>,
+pub(crate) fn capsule(
+    py: Python<'_>,
     memory: Option<Arc<dyn Memory>>,
     offset: usize,
     dtype: DType,
     shape: Vec<i64>,
     strides: Vec<i64>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Bound<'_, PyAny>> {
     let end = span(&shape, &strides, dtype.itemsize())
         .and_then(|span| offset.checked_add(span))
-        .ok_or_else(|| PyValueError::new_err(format!("tensor of shape {shape:?} and strides {strides:?} is malformed")))?;
+        .ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "tensor of shape {shape:?} and strides {strides:?} is malformed"
+            ))
+        })?;
     let len = memory.as_ref().map_or(0, |m| m.len());
     if end > len {
         return Err(PyValueError::new_err(format!(
             "tensor of shape {shape:?} at byte {offset} ends at byte {end}, beyond its memory of {len} bytes"
         )));
     }
-    let data = memory.as_ref().map_or(std::ptr::null_mut(), |m| m.ptr().wrapping_add(offset));
+    let data = memory
+        .as_ref()
+        .map_or(std::ptr::null_mut(), |m| m.ptr().wrapping_add(offset));
     let mut holder = Box::new(Holder {
         managed: Managed {
             tensor: Tensor {

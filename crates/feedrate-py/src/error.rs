@@ -4,7 +4,12 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
-create_exception!(feedrate, Error, PyException, "Base class of the errors that feedrate itself raises.");
+create_exception!(
+    feedrate,
+    Error,
+    PyException,
+    "Base class of the errors that feedrate itself raises."
+);
 create_exception!(
     feedrate._native,
     WorkerDied,

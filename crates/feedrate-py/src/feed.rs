@@ -72,7 +72,6 @@ impl Feed {
     #[new]
     #[pyo3(signature = (pool, *, window, in_order, redo, pinned, reraise, timed_out, end))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
-    #[expect(clippy::fn_params_excessive_bools, reason = "keywords in Python")]
     fn new(
         pool: &Bound<'_, PyAny>,
         window: usize,
@@ -88,7 +87,10 @@ impl Feed {
         } else if let Ok(threads) = pool.cast::<Threads>() {
             (AnyPool::Threads(threads.borrow_mut().take()?), true)
         } else {
-            (AnyPool::Inline(Inline::new(pool.clone().unbind(), end.clone_ref(pool.py()))), false)
+            (
+                AnyPool::Inline(Inline::new(pool.clone().unbind(), end.clone_ref(pool.py()))),
+                false,
+            )
         };
         let options = Options {
             window,
@@ -125,7 +127,10 @@ impl Feed {
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let timeout = duration(timeout)?;
         let delivered = self.with(py, |delivery| {
-            delivery.next(timeout).transpose().map_err(|failure| self.failure(py, failure))
+            delivery
+                .next(timeout)
+                .transpose()
+                .map_err(|failure| self.failure(py, failure))
         })?;
         self.unpack(py, delivered)
     }
@@ -144,12 +149,18 @@ impl Feed {
 
     /// A batch that `take` gave has been handed over: the next task is planned.
     fn refill(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |delivery| delivery.refill().map_err(|failure| self.failure(py, failure)))
+        self.with(py, |delivery| {
+            delivery.refill().map_err(|failure| self.failure(py, failure))
+        })
     }
 
     /// Asks all workers to end and lets go of them. Does not wait for them.
     fn close(&self, py: Python<'_>) {
-        let delivery = self.delivery.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
+        let delivery = self
+            .delivery
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(mut delivery) = delivery
             && let AnyPool::Processes(pool) = delivery.pool_mut()
         {
@@ -187,7 +198,7 @@ impl Feed {
                 let error = message.error;
                 let object = message.unpack(py)?;
                 if error {
-                    return Err(self.raised_by(py, &self.reraise, (delivered.worker, object)));
+                    return Err(Self::raised_by(py, &self.reraise, (delivered.worker, object)));
                 }
                 Ok(object)
             }
@@ -201,7 +212,10 @@ impl Feed {
                 "this iterator is already working on its next batch further up on this thread's stack",
             ));
         }
-        let mut guard = self.delivery.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self
+            .delivery
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
         self.inside.store(me, Ordering::Release);
         let _leave = Leave(&self.inside);
         match guard.as_mut() {
@@ -211,7 +225,7 @@ impl Feed {
     }
 
     /// Calls a Python function that is to raise; returns what it raised.
-    fn raised_by<'py, A>(&self, py: Python<'py>, function: &Py<PyAny>, args: A) -> PyErr
+    fn raised_by<'py, A>(py: Python<'py>, function: &Py<PyAny>, args: A) -> PyErr
     where
         A: pyo3::call::PyCallArgs<'py>,
     {
@@ -226,7 +240,7 @@ impl Feed {
         match failure {
             Failure::Plan(error) | Failure::Pool(error) => error,
             Failure::TimedOut { worker, tasks } => match indices(&tasks) {
-                Ok(indices) => self.raised_by(py, &self.timed_out, (worker, indices)),
+                Ok(indices) => Self::raised_by(py, &self.timed_out, (worker, indices)),
                 Err(error) => error,
             },
             Failure::Lost(lost) => match indices(&lost.tasks) {

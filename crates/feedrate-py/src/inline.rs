@@ -47,7 +47,13 @@ impl Pool for Inline {
         let (worker, epoch, position) = (0, task.epoch, task.position);
         let event = Python::attach(|py| {
             let output = match self.fetch.bind(py).call1((&task.job.index, epoch, position)) {
-                Ok(batch) if batch.is(&self.end) => return Event::Exhausted { worker, epoch, position },
+                Ok(batch) if batch.is(&self.end) => {
+                    return Event::Exhausted {
+                        worker,
+                        epoch,
+                        position,
+                    };
+                }
                 Ok(batch) => Output::Object(batch.unbind()),
                 Err(error) => Output::Raised(error),
             };

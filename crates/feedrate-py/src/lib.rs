@@ -3,6 +3,10 @@
 //! The rules of this crate: every blocking call goes through [`enter`], memory leaves through [`block`] and `dlpack`, and only
 //! the modules listed here may be unsafe: `block`, `dlpack` and `worker_end` (raw memory handed to or taken from Python).
 
+// PyO3 fixes the signatures: arguments by value, tuples for Python.
+#![expect(clippy::needless_pass_by_value, reason = "Python hands arguments over by value")]
+#![expect(clippy::type_complexity, reason = "tuples that Python takes apart")]
+
 mod block;
 mod dlpack;
 mod enter;
@@ -34,9 +38,9 @@ mod _native {
     #[pymodule_export]
     use crate::processes::{Processes, forget_inherited};
     #[pymodule_export]
-    use crate::threads::{ThreadEnd, Threads};
-    #[pymodule_export]
     use crate::system::{memory_limit, oom_kills, process_state, set_thread_name};
+    #[pymodule_export]
+    use crate::threads::{ThreadEnd, Threads};
     #[pymodule_export]
     use crate::worker_end::WorkerEnd;
 }

@@ -46,7 +46,7 @@ impl Drop for Restore {
 
 impl Message {
     /// The object that the worker sent.
-    pub(crate) fn unpack<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn unpack(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = LOADS.import(py, "pickle", "loads")?;
         let mine = (self.leases, self.tensors);
@@ -67,12 +67,12 @@ impl Message {
 fn current<T>(index: usize, read: impl FnOnce(&[Arc<Lease>], &TensorEntry) -> T) -> PyResult<T> {
     CURRENT.with(|current| {
         let current = current.borrow();
-        let (leases, tensors) = current
-            .as_ref()
-            .ok_or_else(|| PyRuntimeError::new_err("a batch's pickle can only be read by the loader that received it"))?;
-        let entry = tensors
-            .get(index)
-            .ok_or_else(|| PyRuntimeError::new_err(format!("batch has {} tensors, no number {index}", tensors.len())))?;
+        let (leases, tensors) = current.as_ref().ok_or_else(|| {
+            PyRuntimeError::new_err("a batch's pickle can only be read by the loader that received it")
+        })?;
+        let entry = tensors.get(index).ok_or_else(|| {
+            PyRuntimeError::new_err(format!("batch has {} tensors, no number {index}", tensors.len()))
+        })?;
         Ok(read(leases, entry))
     })
 }
@@ -92,9 +92,7 @@ pub(crate) fn tensor(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>>
     let dtype = DType::new(entry.code, entry.bits);
     let offset = usize::try_from(entry.offset)?;
     let capsule = dlpack::capsule(py, memory, offset, dtype, entry.shape, entry.strides)?;
-    FROM_DLPACK
-        .import(py, "torch._C", "_from_dlpack")?
-        .call1((capsule,))
+    FROM_DLPACK.import(py, "torch._C", "_from_dlpack")?.call1((capsule,))
 }
 
 /// The memory of tensor `index` of the batch that is being unpickled. Called by the unpickler only.

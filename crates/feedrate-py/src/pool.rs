@@ -47,7 +47,6 @@ pub(crate) enum Output {
     Message(Message),
 }
 
-#[expect(clippy::large_enum_variant, reason = "one for each loader")]
 pub(crate) enum AnyPool {
     Inline(Inline),
     Threads(ThreadPool),

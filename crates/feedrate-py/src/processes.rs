@@ -61,6 +61,8 @@ struct Worker {
     retired: bool,
     /// Its channel is closed from the other side since then.
     mute: Option<Instant>,
+    /// We ended it, since it could not be spoken to any more: the signal is ours and explains nothing.
+    ended: bool,
 }
 
 impl Worker {
@@ -92,8 +94,6 @@ pub(crate) struct ProcessPool {
     /// `stalled(seconds)` is told when nothing has happened for a while.
     stalled: Py<PyAny>,
     dumps: Py<PyAny>,
-    /// Whether workers outlive an epoch.
-    persistent: bool,
     owner: u32,
     /// Sent with the beginning of each epoch.
     pub(crate) epoch_body: Vec<u8>,
@@ -124,6 +124,7 @@ impl ProcessPool {
             ready: false,
             retired: false,
             mute: None,
+            ended: false,
         });
         Ok(())
     }
@@ -187,18 +188,23 @@ impl ProcessPool {
             PollOutcome::Ready(ready) => ready,
             PollOutcome::Interrupted => return Ok(Vec::new()),
         };
-        let dead = whose.iter().zip(ready).filter(|((_, process), ready)| *process && ready.any());
+        let dead = whose
+            .iter()
+            .zip(ready)
+            .filter(|((_, process), ready)| *process && ready.any());
         Ok(dead.map(|((at, _), _)| *at).collect())
     }
 
     /// Books a death. Everything the worker had sent has been taken before.
     fn dead(&mut self, py: Python<'_>, at: usize, events: &mut Vec<Event<Output>>) -> PyResult<()> {
-        let Some(worker) = self.workers[at].as_ref() else { return Ok(()) };
+        let Some(worker) = self.workers[at].as_ref() else {
+            return Ok(());
+        };
         let code: Option<i32> = self.bury.bind(py).call1((at,))?.extract()?;
         let death = Death {
             pid: Some(worker.pid),
             exit_code: code.filter(|c| *c >= 0),
-            signal: code.filter(|c| *c < 0).map(|c| -c),
+            signal: code.filter(|c| *c < 0 && !worker.ended).map(|c| -c),
             ready: worker.ready,
         };
         self.release(at, true);
@@ -332,7 +338,9 @@ impl Pool for ProcessPool {
     fn submit(&mut self, at: usize, task: &Task<Job>) -> PyResult<()> {
         self.check_owner()?;
         let dumps = &self.dumps;
-        let Some(worker) = self.workers[at].as_mut() else { return Ok(()) };
+        let Some(worker) = self.workers[at].as_mut() else {
+            return Ok(());
+        };
         if worker.retired {
             return Ok(());
         }
@@ -379,6 +387,7 @@ impl Pool for ProcessPool {
                     if worker.mute.is_some_and(|since| since.elapsed() > MUTE) && !worker.retired {
                         // It cannot be spoken to any more; an ended process at least can be replaced.
                         worker.mute = Some(Instant::now());
+                        worker.ended = true;
                         drop(worker.pidfd.send_signal(9));
                     }
                 }
@@ -407,20 +416,15 @@ impl Pool for ProcessPool {
 
     fn revive(&mut self, at: usize, _epoch: u64, completed: Option<(u64, u64)>) -> PyResult<()> {
         let page = self.workers[at].as_mut().and_then(|w| w.page.take());
-        let resume = page.zip(completed).and_then(|(page, (epoch, position))| {
-            saved_state(&page.read(0, page.len())?, epoch, position)
-        });
+        let resume = page
+            .zip(completed)
+            .and_then(|(page, (epoch, position))| saved_state(&page.read(0, page.len())?, epoch, position));
         self.release(at, false);
         Python::attach(|py| self.start(py, at, resume.as_deref()))
     }
 
-    fn retire(&mut self, at: usize) -> PyResult<()> {
-        if !self.persistent
-            && let Some(worker) = self.workers[at].as_mut()
-        {
-            worker.push(Header::new(Kind::Stop, 0, 0).bytes(), None)?;
-            self.release(at, true);
-        }
+    fn retire(&mut self, _at: usize) -> PyResult<()> {
+        // It stays until the loader is closed: what torch itself sent of its last batches can only be fetched from a live process.
         Ok(())
     }
 }
@@ -478,7 +482,6 @@ impl Processes {
         bury: Py<PyAny>,
         stalled: Py<PyAny>,
         dumps: Py<PyAny>,
-        persistent: bool,
     ) -> PyResult<Self> {
         let mut pool = ProcessPool {
             workers: (0..workers).map(|_| None).collect(),
@@ -486,7 +489,6 @@ impl Processes {
             bury,
             stalled,
             dumps,
-            persistent,
             owner: std::process::id(),
             epoch_body: Vec::new(),
         };

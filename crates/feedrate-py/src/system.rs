@@ -25,4 +25,3 @@ pub(crate) fn process_state(pid: i32) -> Option<char> {
 pub(crate) fn set_thread_name(name: &str) {
     feedrate_shm::set_thread_name(name);
 }
-

@@ -122,7 +122,9 @@ impl Header {
 /// The tokens at the start of a body.
 pub(crate) fn tokens(count: u16, body: &[u8]) -> Option<(Vec<Token>, &[u8])> {
     let (tokens, rest) = body.split_at_checked(usize::from(count) * TOKEN)?;
-    let tokens = tokens.chunks_exact(TOKEN).map(|c| c.try_into().ok().map(Token::from_bytes));
+    let tokens = tokens
+        .chunks_exact(TOKEN)
+        .map(|c| c.try_into().ok().map(Token::from_bytes));
     Some((tokens.collect::<Option<_>>()?, rest))
 }
 

@@ -6,7 +6,10 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrate_shm::{Announce, Arena, ArenaOptions, Channel, Interest, PidFd, PollOutcome, RecvError, SendError, Slot, Token, exit_now, poll, read_payload, watch_parent};
+use feedrate_shm::{
+    Announce, Arena, ArenaOptions, Channel, Interest, PidFd, PollOutcome, RecvError, SendError, Slot, Token, exit_now,
+    poll, read_payload, watch_parent,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -111,7 +114,9 @@ impl WorkerEnd {
         let received = match received {
             Ok(received) => received,
             Err(RecvError::FdLimit) => {
-                return Err(PyOSError::new_err("too many open files in a DataLoader worker: raise `ulimit -n`"));
+                return Err(PyOSError::new_err(
+                    "too many open files in a DataLoader worker: raise `ulimit -n`",
+                ));
             }
             Err(_) => return Ok(None),
         };
@@ -120,12 +125,11 @@ impl WorkerEnd {
         Ok(match header.kind {
             Kind::Epoch => Some((header.epoch, None, Some(PyBytes::new(py, body)))),
             Kind::Task => {
-                let index = match header.place {
-                    Place::Here => PyBytes::new(py, body),
-                    _ => {
-                        let payload = read_payload(received.fd.ok_or_else(malformed)?).map_err(|e| shm(&e))?;
-                        PyBytes::new(py, &payload)
-                    }
+                let index = if header.place == Place::Here {
+                    PyBytes::new(py, body)
+                } else {
+                    let payload = read_payload(received.fd.ok_or_else(malformed)?).map_err(|e| shm(&e))?;
+                    PyBytes::new(py, &payload)
                 };
                 Some((header.epoch, Some(header.position), Some(index)))
             }
@@ -135,7 +139,10 @@ impl WorkerEnd {
 
     /// Memory of the arena, 64-byte aligned, with whatever was in it before.
     fn reserve(&self, nbytes: usize) -> PyResult<Block> {
-        let slot = self.arena.reserve(nbytes).map_err(|e| PyMemoryError::new_err(e.to_string()))?;
+        let slot = self
+            .arena
+            .reserve(nbytes)
+            .map_err(|e| PyMemoryError::new_err(e.to_string()))?;
         Ok(Block::new(Arc::new(slot)))
     }
 
@@ -160,15 +167,12 @@ impl WorkerEnd {
         // Not valid while it is being written.
         write(8, 0);
         write(0, epoch);
-        let (from, len) = match state {
-            Some(state) => {
-                write(16, state.len() as u64);
-                (state.as_ptr(), state.len())
-            }
-            None => {
-                let other = self.page.as_mut_ptr().wrapping_add(((turn + 1) & 1) * HALF);
-                (other.wrapping_add(16).cast_const(), HALF - 16)
-            }
+        let (from, len) = if let Some(state) = state {
+            write(16, state.len() as u64);
+            (state.as_ptr(), state.len())
+        } else {
+            let other = self.page.as_mut_ptr().wrapping_add(((turn + 1) & 1) * HALF);
+            (other.wrapping_add(16).cast_const(), HALF - 16)
         };
         let to = start.wrapping_add(if state.is_some() { HEAD } else { 16 });
         // SAFETY: source and destination are `len` bytes of a live slice or of the other half, and of this half.
@@ -282,7 +286,10 @@ impl WorkerEnd {
 }
 
 fn too_many(count: usize) -> PyErr {
-    PyValueError::new_err(format!("a batch of {count} tensors, at most {} can be sent", NO_TOKEN - 1))
+    PyValueError::new_err(format!(
+        "a batch of {count} tensors, at most {} can be sent",
+        NO_TOKEN - 1
+    ))
 }
 
 /// The tokens and the table of one message.
@@ -323,7 +330,9 @@ impl TensorEntry {
     /// Bytes of its elements, without gaps or repetitions.
     fn used(&self) -> usize {
         let elements = self.shape.iter().zip(&self.strides).filter(|(_, stride)| **stride != 0);
-        elements.fold(self.itemsize(), |bytes, (n, _)| bytes.saturating_mul(usize::try_from(*n).unwrap_or(0)))
+        elements.fold(self.itemsize(), |bytes, (n, _)| {
+            bytes.saturating_mul(usize::try_from(*n).unwrap_or(0))
+        })
     }
 
     /// Copies the elements one by one into C order, and becomes contiguous.
@@ -337,7 +346,9 @@ impl TensorEntry {
         for _ in 0..count {
             let element: usize = at.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
             // SAFETY: inside the tensor's span, which was checked against its storage; Python holds the tensor during this call.
-            out.extend_from_slice(unsafe { std::slice::from_raw_parts((addr + element * itemsize) as *const u8, itemsize) });
+            out.extend_from_slice(unsafe {
+                std::slice::from_raw_parts((addr + element * itemsize) as *const u8, itemsize)
+            });
             for dim in (0..shape.len()).rev() {
                 at[dim] += 1;
                 if at[dim] < shape[dim] {
@@ -378,9 +389,12 @@ impl<'a> Outgoing<'a> {
         for (i, (addr, storage, storage_len, code, bits, shape, strides)) in tensors.iter().enumerate() {
             let span = dlpack::span(shape, strides, usize::from(*bits).div_ceil(8))
                 .filter(|span| {
-                    *span == 0 || (addr >= storage && addr.saturating_add(*span) <= storage.saturating_add(*storage_len))
+                    *span == 0
+                        || (addr >= storage && addr.saturating_add(*span) <= storage.saturating_add(*storage_len))
                 })
-                .ok_or_else(|| PyValueError::new_err(format!("tensor {i} of shape {shape:?} does not fit its storage")))?;
+                .ok_or_else(|| {
+                    PyValueError::new_err(format!("tensor {i} of shape {shape:?} does not fit its storage"))
+                })?;
             let mut entry = TensorEntry {
                 token: NO_TOKEN,
                 code: *code,
@@ -456,7 +470,10 @@ impl<'a> Outgoing<'a> {
 
     fn fill(&self, parts: &[(*const u8, usize)]) -> PyResult<Token> {
         let total = parts.iter().map(|(_, len)| len).sum();
-        let slot = self.arena.reserve(total).map_err(|e| PyMemoryError::new_err(e.to_string()))?;
+        let slot = self
+            .arena
+            .reserve(total)
+            .map_err(|e| PyMemoryError::new_err(e.to_string()))?;
         let mut to = slot.as_mut_ptr();
         for &(from, len) in parts {
             // SAFETY: the source is a live tensor's or buffer's memory of that length (its span was checked against its storage, and
