@@ -1,6 +1,13 @@
 #![doc = include_str!("../README.md")]
 #![expect(unsafe_code, reason = "shared memory, signals and fork are this crate's purpose")]
-#![cfg_attr(loom, allow(dead_code, reason = "the models use the slot table only"))]
+#![cfg_attr(
+    loom,
+    allow(
+        dead_code,
+        unfulfilled_lint_expectations,
+        reason = "the models use the slot table only"
+    )
+)]
 
 #[cfg(not(loom))]
 mod bytes;

@@ -1,6 +1,6 @@
 //! The atomics of the slot table: the standard ones, or loom's when its models run.
 
-#[cfg(loom)]
+#[cfg(all(loom, test))]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
