@@ -95,11 +95,13 @@ class Measured:
         return self.messages.read()[-2000:]
 
     def epoch(self, verify: bool = False, stop_after: int | None = None) -> dict[str, Any]:
-        """An epoch, with the CPU seconds and voluntary context switches of the whole tree in it."""
+        """An epoch, with the CPU seconds, the seconds of waiting for a CPU and the voluntary context switches of the whole tree in it."""
         cpu, switched = procs.cpu_seconds(self.pid), procs.switches(self.pid)
+        starved = procs.starved_seconds(self.pid)
         self.send({"do": "epoch", "verify": verify, "stop_after": stop_after})
         answer = self.receive()
         answer["cpu"] = procs.cpu_seconds(self.pid) - cpu
+        answer["starved"] = max(0.0, procs.starved_seconds(self.pid) - starved)
         answer["switches"] = max(0, procs.switches(self.pid) - switched)
         self.check(answer, verify)
         return answer

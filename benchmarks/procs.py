@@ -61,6 +61,17 @@ def switches(root: int) -> int:
     return total
 
 
+def starved_seconds(root: int) -> float:
+    """Seconds that the living threads of the tree have been ready to run and were not, because of other programs or each other."""
+    total = 0
+    for pid in tree(root):
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with suppress(OSError):
+                    total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
+    return total / 1e9
+
+
 def memory(root: int) -> dict[str, int]:
     """Proportional set size of the tree in bytes: all of it, and without mapped files (what other programs cannot share)."""
     sums = {"pss": 0, "private": 0}

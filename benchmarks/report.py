@@ -1,6 +1,6 @@
 """Turns measured rows into a table, JSON and plots.
 
-    python -m benchmarks.report benchmarks/out/results.json     # prints the table of an earlier run again
+python -m benchmarks.report benchmarks/out/results.json     # prints the table of an earlier run again
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ def speed(entry: dict[str, Any], engine: str) -> list[float]:
         case "first":
             return pairs(entry, engine, "firsts", higher_is_better=False)
         case "memory":
-            return [ours / theirs for ours, theirs in zip(results[engine]["psses"], results["torch"]["psses"], strict=True)] if "torch" in results else []
+            return (
+                [ours / theirs for ours, theirs in zip(results[engine]["psses"], results["torch"]["psses"], strict=True)]
+                if "torch" in results
+                else []
+            )
         case _:
             return pairs(entry, engine, "rates", higher_is_better=True)
 
@@ -49,6 +53,11 @@ def verdict(entry: dict[str, Any]) -> str:
     if "at_most" in entry:
         return "aim" if value <= entry["aim"] else "ok" if value <= entry["at_most"] else "BELOW"
     return "aim" if value >= entry["aim"] else "ok" if value >= entry["at_least"] else "BELOW"
+
+
+def busy(entry: dict[str, Any]) -> bool:
+    """Whether threads of a loader waited for a CPU for long: then other programs, not the loaders, decided the ratio."""
+    return any(r.get("starved", 0) > 0.5 * max(1, entry["workers"]) for r in entry["results"].values())
 
 
 def value(entry: dict[str, Any], engine: str) -> str:
@@ -74,7 +83,10 @@ def grid(head: list[str], body: list[list[str]]) -> list[str]:
     """Columns padded to their widest cell; the first is left-aligned."""
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     lines = [head, ["-" * w for w in widths], *body]
-    return ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines]
+    return [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))).rstrip()
+        for line in lines
+    ]
 
 
 def main_table(rows: list[dict[str, Any]], others: list[str]) -> list[str]:
@@ -91,8 +103,11 @@ def main_table(rows: list[dict[str, Any]], others: list[str]) -> list[str]:
                 times(speed(entry, OURS)),
                 str(entry.get("at_least", entry.get("at_most", ""))),
                 str(entry.get("aim", "")),
-                verdict(entry),
-                *("n/a" if o in entry["refused"] else f"{statistics.median(v):.2f}" if (v := speed(entry, o)) else "-" for o in others),
+                verdict(entry) + (" ?" if busy(entry) else ""),
+                *(
+                    "n/a" if o in entry["refused"] else f"{statistics.median(v):.2f}" if (v := speed(entry, o)) else "-"
+                    for o in others
+                ),
             ]
         )
     return grid(head, body)
@@ -100,7 +115,14 @@ def main_table(rows: list[dict[str, Any]], others: list[str]) -> list[str]:
 
 def cost_table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
     """CPU per batch, time to the first batch, memory of the tree without mapped files."""
-    head = ["row", "w", *(f"{n} cpu ms" for n in names), "cpu ratio", *(f"{n} 1st ms" for n in names), *(f"{n} MiB" for n in names)]
+    head = [
+        "row",
+        "w",
+        *(f"{n} cpu ms" for n in names),
+        "cpu ratio",
+        *(f"{n} 1st ms" for n in names),
+        *(f"{n} MiB" for n in names),
+    ]
     body = []
     for entry in rows:
         results = entry["results"]
@@ -112,7 +134,16 @@ def cost_table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
             size = size["median"] if isinstance(size, dict) else size
             sizes.append(f"{size / 2**20:.0f}" if size else "-")
         ratio = pairs(entry, OURS, "cpus", higher_is_better=False)
-        body.append([entry["title"], str(entry["workers"]), *cpu, f"{1 / statistics.median(ratio):.2f}" if ratio else "-", *firsts, *sizes])
+        body.append(
+            [
+                entry["title"],
+                str(entry["workers"]),
+                *cpu,
+                f"{1 / statistics.median(ratio):.2f}" if ratio else "-",
+                *firsts,
+                *sizes,
+            ]
+        )
     return grid(head, body)
 
 
@@ -145,7 +176,7 @@ def losses(rows: list[dict[str, Any]], others: list[str]) -> list[str]:
         ours = statistics.median(values)
         target = entry.get("at_least", entry.get("at_most"))
         if verdict(entry) == "BELOW":
-            found.append(f"{where}: {ours:.2f}, the target is {target}")
+            found.append(f"{where}: {ours:.2f}, the target is {target}{' (machine too busy to tell)' if busy(entry) else ''}")
         lower = entry["metric"] == "memory"
         if entry["metric"] not in ("ideal",) and (ours > 1 if lower else ours < 1):
             found.append(f"{where}: {ours:.2f} of torch")
@@ -172,6 +203,7 @@ def text(record: dict[str, Any]) -> str:
         "; ".join(record["engines"].values()) + "".join(f"; {n} left out ({why})" for n, why in record["missing"].items()),
         "Each engine at its best setting. Ratios are medians of neighbouring pairs of epochs, against torch with the same number of",
         "workers; more is better, but for memory, where less is. Rows with waiting give the part of the ideal rate.",
+        "A ? means that threads waited long for a CPU in that row: the machine was too busy, the ratio says little.",
         "",
     ]
     if table:
@@ -203,7 +235,13 @@ def plot(record: dict[str, Any], folder: Path) -> None:
             for shift, name in enumerate(names):
                 values = speed(entry, name)
                 if values:
-                    axis.barh(place + 0.27 - shift * 0.27, statistics.median(values), 0.25, color=colours[name], label=name if place == 0 else None)
+                    axis.barh(
+                        place + 0.27 - shift * 0.27,
+                        statistics.median(values),
+                        0.25,
+                        color=colours[name],
+                        label=name if place == 0 else None,
+                    )
             for mark, style in (("at_least", "|"), ("aim", "D")):
                 if mark in entry:
                     axis.plot(entry[mark], place + 0.27, style, color="black", markersize=9 if style == "|" else 4)

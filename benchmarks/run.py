@@ -33,9 +33,13 @@ def say(text: str) -> None:
 
 def machine() -> dict[str, Any]:
     """What a reader needs to judge the numbers."""
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
+    )
     total = int(Path("/proc/meminfo").read_text().split()[1]) // 1024
-    allocator = {name: value for name, value in os.environ.items() if name.startswith(("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"))}
+    allocator = {
+        name: value for name, value in os.environ.items() if name.startswith(("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"))
+    }
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "cpu": cpu,
@@ -54,11 +58,40 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
-def rate(epoch: dict[str, Any]) -> float:
-    """Batches per second after the first batch; over the whole epoch where there is only one batch."""
-    if epoch["count"] > 1:
-        return float((epoch["count"] - 1) / epoch["rest"])
-    return float(1 / epoch["first"])
+def summary(turns: list[dict[str, Any]], cold: dict[str, Any], setting: dict[str, Any]) -> Result:
+    """The numbers of one engine in one row. CPU is in seconds a batch."""
+    return {
+        "setting": setting,
+        "rate": spread([t["rate"] for t in turns]),
+        "rates": [t["rate"] for t in turns],
+        "first_cold": cold["first"],
+        "first_warm": spread([t["first"] for t in turns]),
+        "cpu": spread([t["cpu"] for t in turns]),
+        "cpus": [t["cpu"] for t in turns],
+        "switches": statistics.median(t["switches"] for t in turns),
+        "starved": statistics.median(t["starved"] for t in turns),
+        "seconds_a_step": spread([t["seconds_a_step"] for t in turns]),
+        "seconds_a_step_cold": (cold["first"] + cold["rest"]) / cold["count"],
+    }
+
+
+def turn(measured: Measured, seconds: float) -> dict[str, Any]:
+    """An engine's turn: epochs until at least `seconds` have passed, added up, so that fast loaders are timed as long as slow ones."""
+    epochs = [measured.epoch()]
+    while sum(e["first"] + e["rest"] for e in epochs) < seconds:
+        epochs.append(measured.epoch())
+    if len({e["last"] for e in epochs}) > 1:
+        raise Failed(f"{measured.engine}: the last batch of row {measured.row['name']} changed between epochs")
+    count = sum(e["count"] for e in epochs)
+    return {
+        "rate": sum(e["count"] - 1 for e in epochs) / sum(e["rest"] for e in epochs),
+        "first": statistics.median(e["first"] for e in epochs),
+        "seconds_a_step": sum(e["first"] + e["rest"] for e in epochs) / count,
+        "cpu": sum(e["cpu"] for e in epochs) / count,
+        "switches": sum(e["switches"] for e in epochs) / count,
+        "starved": sum(e["starved"] for e in epochs) / sum(e["first"] + e["rest"] for e in epochs),
+        "last": epochs[0]["last"],
+    }
 
 
 def tune(row: Row, measured: list[Measured]) -> tuple[int, Result]:
@@ -70,25 +103,9 @@ def tune(row: Row, measured: list[Measured]) -> tuple[int, Result]:
     rates: list[list[float]] = [[] for _ in measured]
     for _ in range(2):
         for each, found in zip(measured, rates, strict=True):
-            found.append(rate(each.epoch()))
+            found.append(turn(each, 0.5)["rate"])
     medians = [statistics.median(found) for found in rates]
     return medians.index(max(medians)), {json.dumps(m.setting): r for m, r in zip(measured, medians, strict=True)}
-
-
-def summary(epochs: list[dict[str, Any]], cold: dict[str, Any], setting: dict[str, Any]) -> Result:
-    """The numbers of one engine in one row. CPU is in seconds a batch."""
-    return {
-        "setting": setting,
-        "rate": spread([rate(e) for e in epochs]),
-        "rates": [rate(e) for e in epochs],
-        "first_cold": cold["first"],
-        "first_warm": spread([e["first"] for e in epochs]),
-        "cpu": spread([e["cpu"] / e["count"] for e in epochs]),
-        "cpus": [e["cpu"] / e["count"] for e in epochs],
-        "switches": statistics.median(e["switches"] / e["count"] for e in epochs),
-        "seconds_a_step": spread([(e["first"] + e["rest"]) / e["count"] for e in epochs]),
-        "seconds_a_step_cold": (cold["first"] + cold["rest"]) / cold["count"],
-    }
 
 
 def steady(row: Row, names: list[str], workers: int, options: argparse.Namespace) -> dict[str, Result]:
@@ -112,10 +129,7 @@ def steady(row: Row, names: list[str], workers: int, options: argparse.Namespace
         timed: dict[str, list[dict[str, Any]]] = {name: [] for name in best}
         for _ in range(epochs):
             for name, measured in best.items():
-                epoch = measured.epoch()
-                if timed[name] and epoch["last"] != timed[name][0]["last"]:
-                    raise Failed(f"{name}: the last batch of row {row['name']} changed between epochs")
-                timed[name].append(epoch)
+                timed[name].append(turn(measured, 0 if options.test else 0.7))
         for name, measured in best.items():
             results[name] |= summary(timed[name], cold[name], measured.setting)
     if options.memory:
@@ -128,13 +142,13 @@ def steady(row: Row, names: list[str], workers: int, options: argparse.Namespace
     return results
 
 
-def first(row: Row, names: list[str], workers: int, repeats: int) -> dict[str, Result]:
+def first(row: Row, names: list[str], workers: int, repeats: int, fresh: bool) -> dict[str, Result]:
     """Rows about the first batch: a fresh process for each repetition, engines in turn."""
     settings = {name: engines.load(name).settings(row, workers)[0] for name in names}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for repeat in range(repeats + 1):
         for name in names:
-            with opened(row, name, workers, settings[name], fresh=True) as measured:
+            with opened(row, name, workers, settings[name], fresh) as measured:
                 epoch = measured.epoch(verify=True, stop_after=1)
             # Pickling a dataset for the workers happens when SPDL's loader is built, and at iter() in the others.
             epoch["first"] += epoch["built"]
@@ -152,14 +166,14 @@ def first(row: Row, names: list[str], workers: int, repeats: int) -> dict[str, R
     }
 
 
-def memory(row: Row, names: list[str], workers: int, repeats: int) -> dict[str, Result]:
+def memory(row: Row, names: list[str], workers: int, repeats: int, fresh: bool) -> dict[str, Result]:
     """Rows about memory: a fresh process, alone, one epoch, the peak over the whole tree."""
     settings = {name: engines.load(name).settings(row, workers)[0] for name in names}
     peaks: dict[str, list[dict[str, int]]] = {name: [] for name in names}
     cpus: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
-            with opened(row, name, workers, settings[name], fresh=True) as measured:
+            with opened(row, name, workers, settings[name], fresh) as measured:
                 with procs.PeakMemory(measured.pid) as peak:
                     epoch = measured.epoch(verify=True)
             peaks[name].append(peak.peak)
@@ -180,15 +194,17 @@ def memory(row: Row, names: list[str], workers: int, repeats: int) -> dict[str, 
 def measure(row: Row, names: list[str], workers: int, options: argparse.Namespace) -> dict[str, Result]:
     """One row with one number of workers."""
     if row["metric"] == "first":
-        return first(row, names, workers, 0 if options.test else options.epochs)
+        return first(row, names, workers, 0 if options.test else options.epochs, fresh=not options.test)
     if row["metric"] == "memory":
-        return memory(row, names, workers, 1 if options.test else min(options.epochs, 3))
+        return memory(row, names, workers, 1 if options.test else min(options.epochs, 3), fresh=not options.test)
     return steady(row, names, workers, options)
 
 
-def bless(test: bool) -> None:
-    """Writes the answers of all rows, as torch's loader gives them without workers and without waiting."""
+def bless(test: bool, only: list[str] | None) -> None:
+    """Writes the answers of the rows, as torch's loader gives them without workers and without waiting."""
     for row in definitions.read(test):
+        if only is not None and row["name"] not in only:
+            continue
         params = dict(row.get("params", {}))
         params |= {"seconds": 0.0} if "seconds" in params else {}
         inline = row | {"checksum": "", "step": 0.0, "params": params}
@@ -229,13 +245,13 @@ def main() -> int:
     os.environ.update({k: v for k, v in environment().items() if k.endswith("_NUM_THREADS")})
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     versions, missing = available(options.engines.split(","))
+    only = options.only.split(",") if options.only else None
     if options.bless:
-        bless(test=False)
-        bless(test=True)
+        bless(False, only)
+        bless(True, only)
         return 0
     for name, reason in missing.items():
         say(f"{name}: left out: {reason}")
-    only = options.only.split(",") if options.only else None
     wanted = [int(w) for w in options.workers.split(",")] if options.workers else None
     record: dict[str, Any] = {"machine": machine(), "engines": versions, "missing": missing, "rows": []}
     failures = 0
@@ -260,7 +276,9 @@ def main() -> int:
             record["rows"].append(entry)
     record["seconds"] = time.monotonic() - started
     if options.test:
-        say(f"{len(record['rows'])} cases, {failures} failed; every answer was verified" if not failures else f"{failures} FAILED")
+        say(
+            f"{len(record['rows'])} cases, {failures} failed; every answer was verified" if not failures else f"{failures} FAILED"
+        )
         return 1 if failures or "torch" in missing or "feedrate" in missing else 0
     from benchmarks import report
 

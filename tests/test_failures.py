@@ -118,12 +118,6 @@ def test_after_a_named_task_the_iterator_goes_on(Loader: Any) -> None:
     assert seen == [i for i in range(24) if i not in (8, 9)]
 
 
-def test_sigkill_names_the_memory_limit_as_a_possible_cause(Loader: Any) -> None:
-    with pytest.raises(RuntimeError) as e:
-        list(Loader(d.KillAlways(4, (1,)), num_workers=1))
-    assert "memory" in full_text(e.value).lower()
-
-
 def test_redo_with_random_draws_takes_up_the_streams(Loader: Any, tmp_path: Any) -> None:
     """Under seeding="worker" a replacement goes on from the states after the last completion: same values as unbroken."""
     torch.manual_seed(11)
@@ -211,7 +205,7 @@ def test_a_dead_worker_of_an_opaque_iterable_is_an_error_with_the_count(redo: bo
 @METHODS
 def test_timeout_carries_the_stack_of_the_stuck_worker(method: str, Loader: Any) -> None:
     it = iter(Loader(Sleeper(6), batch_size=1, num_workers=1, timeout=3, multiprocessing_context=method))
-    assert int(next(it)) == 0
+    assert int(patient(it)) == 0
     start = time.monotonic()
     with pytest.raises(RuntimeError, match="DataLoader timed out after 3 seconds") as e:
         next(it)
@@ -219,6 +213,15 @@ def test_timeout_carries_the_stack_of_the_stuck_worker(method: str, Loader: Any)
     text = full_text(e.value)
     assert "marker_function_that_sleeps" in text, text
     assert "test_failures.py" in text, text
+
+
+def patient(it: Any) -> Any:
+    """The next batch, however often the timeout passes: a spawned worker may take its time to import torch."""
+    while True:
+        try:
+            return next(it)
+        except RuntimeError as e:
+            assert "timed out" in str(e)
 
 
 class Sleeper(d.Slow):
@@ -299,9 +302,7 @@ def test_without_timeout_a_stopped_worker_is_waited_for(Loader: Any) -> None:
 
 def test_error_while_starting_gives_the_workers_own_traceback(Loader: Any) -> None:
     for method in START_METHODS:
-        it = iter(
-            Loader(d.MapDS(("int",), 8), num_workers=2, worker_init_fn=d.init_raise, multiprocessing_context=method)
-        )
+        it = iter(Loader(d.MapDS(("int",), 8), num_workers=2, worker_init_fn=d.init_raise, multiprocessing_context=method))
         with pytest.raises(ValueError, match="init of 0") as e:
             next(it)
         assert "init_raise" in full_text(e.value)

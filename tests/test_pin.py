@@ -34,12 +34,12 @@ def bad_at_6(batch: list[int]) -> Pinnable:
 
 
 @pytest.fixture(autouse=True)
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)
-    yield
+    return
 
 
 @pytest.mark.parametrize("pool", ["process", "thread"])

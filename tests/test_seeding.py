@@ -46,9 +46,7 @@ def test_globals_give_the_same_values_for_every_worker_count(batch_size: int | N
     for workers in (0, 1, 2, 3):
         for method in ("fork", "forkserver") if workers else (None,):
             kwargs = {"multiprocessing_context": method} if method else {}
-            loader = Loader(
-                d.RandomDS(14), batch_size=batch_size, num_workers=workers, seeding="sample", seed=5, **kwargs
-            )
+            loader = Loader(d.RandomDS(14), batch_size=batch_size, num_workers=workers, seeding="sample", seed=5, **kwargs)
             results.append(epochs(loader))
     assert all(r == results[0] for r in results)
     assert results[0][0] != results[0][1]  # the epoch is part of the key

@@ -7,7 +7,6 @@ from typing import Any
 
 import feedrate
 import feedrate.torch
-
 from benchmarks.engines import Setting, prefetch_settings
 from benchmarks.engines.torch import arguments
 from benchmarks.workloads import Case

@@ -20,7 +20,6 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent.parent))
 
 import photos  # noqa: E402
-
 from benchmarks import procs  # noqa: E402
 
 LOADERS = ("torch", "feedrate")
@@ -109,7 +108,9 @@ def main() -> int:
             training.close()
     table(trained, rates)
     same = trained["torch"]["checksum"] == trained["feedrate"]["checksum"]
-    print(f"\nthe batches were {'the same, bit for bit' if same else 'NOT the same'}; {time.perf_counter() - started:.0f} s in all")
+    print(
+        f"\nthe batches were {'the same, bit for bit' if same else 'NOT the same'}; {time.perf_counter() - started:.0f} s in all"
+    )
     return 0 if same else 1
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import multiprocessing
+import operator
 import os
 import pickle
+import sys
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +92,7 @@ class Engine:
         self._payload: Any = None
         self._executor: ThreadPoolExecutor | None = None
         #: Process handles (``pid``, ``join``, ``is_alive``, ``exitcode``, ``terminate``) or threads, by worker number.
-        self.workers: list[Any] = [None] * settings.num_workers
+        self.workers: list[Any] = [None] * operator.index(settings.num_workers)
         self._arena: Any = None
         pool: Any
         if settings.num_workers == 0:
@@ -275,7 +278,9 @@ class Engine:
         message = f"DataLoader timed out after {self._settings.timeout} seconds"
         indices = self._indices(indices)
         if self._settings.threads:
-            raise RuntimeError(f"{message}\nWorker thread {worker}: {describe_tasks(indices)}.")
+            frame = sys._current_frames().get(self.workers[worker].ident)
+            stack = "".join(traceback.format_stack(frame)) if frame is not None else "The thread has ended."
+            raise RuntimeError(f"{message}\nWorker thread {worker}: {describe_tasks(indices)}.\nIts Python stack:\n{stack}")
         process = self.workers[worker]
         state = _native.process_state(process.pid)
         lines = [message, f"Worker {worker} (pid {process.pid}): {describe_tasks(indices)}."]
@@ -284,8 +289,8 @@ class Engine:
                 "It is stopped (SIGSTOP or a debugger); `kill -CONT` lets it go on. Its batch is waited for again by the next call."
             )
         else:
-            stack = _stack_of(process.pid)
-            lines.append(f"Its Python stack:\n{stack}" if stack else "Its Python stack could not be had.")
+            dumped = _stack_of(process.pid)
+            lines.append(f"Its Python stack:\n{dumped}" if dumped else "Its Python stack could not be had.")
         raise RuntimeError("\n".join(lines))
 
     def _stalled(self, seconds: float) -> None:

@@ -238,7 +238,7 @@ class _Iterator:
         if batch is END:
             self._over = True
             if self._num_yielded == 0 and self._drop_last:
-                _options.warn_no_batches(*self._loader_data)
+                _options.warn_no_batches(self._engine, *self._loader_data)
             if not self._persistent:
                 self._shutdown_workers()
             raise StopIteration

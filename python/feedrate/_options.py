@@ -39,7 +39,7 @@ def check(loader: Any, *, iterable: bool) -> None:
         raise ValueError(
             f'workers="thread" with num_workers={loader.num_workers} and an iterable dataset: torch.utils.data.get_worker_info() is '
             "one variable for the whole process, so the dataset could not tell which share of the data a thread should give. Use "
-            'workers="process" or num_workers=1, or derive the dataset from feedrate.IterableDataset and ask '
+            'workers="process" or num_workers=1, or derive it from feedrate.IterableDataset (too) and ask '
             "feedrate.get_worker_info()"
         )
 
@@ -57,11 +57,13 @@ def dataset_epoch(dataset: Any) -> Any:
     return getattr(dataset, "epoch", None) if callable(getattr(dataset, "set_epoch", None)) else None
 
 
-def warn_no_batches(dataset: Any, batch_size: int | None) -> None:
-    """For an epoch that had no batch because of ``drop_last``, which is hardly ever meant."""
+def warn_no_batches(engine: Any, dataset: Any, batch_size: int | None) -> None:
+    """For an epoch that had no batch, not even one that failed, because of ``drop_last``: hardly ever meant."""
     try:
         n = len(dataset)
     except TypeError:
+        return
+    if batch_size is None or n >= batch_size or engine.feed.counters()[0] > 0:
         return
     warnings.warn(
         f"This epoch had no batch: the dataset's {n} samples do not fill one batch of {batch_size}, and drop_last=True",

@@ -25,7 +25,7 @@ from torch.utils.data._utils import worker as _stock_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
 from torch.utils.data.distributed import DistributedSampler
 
-from feedrate import _native, _options
+from feedrate import _loader, _native, _options
 from feedrate._after import AfterThread
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
 from feedrate._engine import END, Engine, Settings
@@ -256,7 +256,7 @@ class _FeedIter(_BaseDataLoaderIter):
         batch = source.next(self._timeout or None)
         if batch is END:
             if self._num_yielded == 0 and self._drop_last:
-                _options.warn_no_batches(self._dataset, self._batch_size)
+                _options.warn_no_batches(engine, self._dataset, self._batch_size)
             self._end()
             raise StopIteration
         return batch
@@ -403,6 +403,12 @@ class DataLoader(_StockLoader[_T_co]):
         items_in_flight: int = 1,
         seed: int | None = None,
     ) -> None:
+        data: Any = dataset
+        if isinstance(data, _loader.IterableDataset) and not isinstance(data, IterableDataset):
+            raise TypeError(
+                f"{type(dataset).__name__} is a feedrate.IterableDataset, which torch's rules take for a map-style dataset: derive it "
+                "from torch.utils.data.IterableDataset as well, or use feedrate.DataLoader"
+            )
         stock_arguments = (
             dataset,
             batch_size,

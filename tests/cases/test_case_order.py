@@ -25,9 +25,7 @@ class Draws(Dataset[Any]):
 
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize("persistent", [True, False])
-def test_ord_01_random_draws_repeat_neither_across_workers_nor_epochs(
-    method: str, persistent: bool, Loader: Any
-) -> None:
+def test_ord_01_random_draws_repeat_neither_across_workers_nor_epochs(method: str, persistent: bool, Loader: Any) -> None:
     seen: list[Any] = []
     loader = Loader(Draws(), batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=persistent)
     for _ in range(3):

@@ -207,9 +207,7 @@ ENDINGS = {
 def test_exit_codes_and_nothing_left(ending: str, method: str) -> None:
     statement, code, tracebacks = ENDINGS[ending]
     for persistent in (True, False):
-        proc = procs.start(
-            _EXIT.format(imports=loader_import(), method=method, persistent=persistent, ending=statement)
-        )
+        proc = procs.start(_EXIT.format(imports=loader_import(), method=method, persistent=persistent, ending=statement))
         out, err = procs.finish(proc, timeout=50)
         assert proc.returncode == code, err
         assert err.count("Traceback") == tracebacks, err

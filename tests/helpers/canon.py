@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ def canon(value: Any) -> Any:
         extra = sorted(getattr(value, "__dict__", {}).keys() - {"data"})
         return (kind, [(canon(k), canon(v)) for k, v in value.items()], extra)
     if isinstance(value, (str, bytes, bytearray, int, float, complex, bool, type(None))):
+        return (kind, repr(value))
+    if isinstance(value, (type, enum.Enum)):
         return (kind, repr(value))
     if isinstance(value, array.array):
         return (kind, value.typecode, value.tolist())

@@ -403,9 +403,7 @@ class IterDS(IterableDataset[Any]):
             return list(range(self.n))
         if self.split == "uneven":
             cut = self.n // 4
-            return (
-                list(range(cut)) if info.id == 0 else list(range(cut + info.id, self.n, max(info.num_workers - 1, 1)))
-            )
+            return list(range(cut)) if info.id == 0 else list(range(cut + info.id, self.n, max(info.num_workers - 1, 1)))
         return list(range(info.id, self.n, info.num_workers))
 
     def __iter__(self) -> Any:

@@ -83,11 +83,21 @@ def helper_pids() -> set[int]:
 
 
 def shm_entries() -> set[str]:
-    """Names in /dev/shm."""
+    """Names in /dev/shm that a loader of this process could have made: not the semaphores that multiprocessing keeps
+    there, and not torch's files of other live processes."""
+    own = child_pids() | {os.getpid()}
     try:
-        return set(os.listdir("/dev/shm"))
+        return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.") and not _foreign(name, own)}
     except FileNotFoundError:
         return set()
+
+
+def _foreign(name: str, own: set[int]) -> bool:
+    parts = name.split("_")
+    if parts[0] != "torch" or len(parts) < 2 or not parts[1].isdigit():
+        return False
+    pid = int(parts[1])
+    return pid not in own and alive(pid)
 
 
 def open_fds(pid: int | str = "self") -> int:

@@ -213,7 +213,7 @@ def generate(number: int, seed: int, method: str | None = None) -> Case:
     """Case `number` of the series `seed`. `method` forces worker processes of that start method."""
     r = random.Random(f"{seed}/{number}/{method}")
     n = r.choice((0, 1, 4, 7, 10, 10, 16, 23))
-    workers = r.choice((1, 2, 2, 3)) if method or r.random() < 0.25 else 0
+    workers = r.choice((1, 2, 2, 3)) if method or r.random() < 0.18 else 0
     args: dict[str, Any] = {}
     sampler = batch_sampler = None
     if r.random() < 0.2:
@@ -275,7 +275,8 @@ def generate(number: int, seed: int, method: str | None = None) -> Case:
         collate=collate,
         init=init,
         generator=r.randrange(2**40) if r.random() < 0.25 else None,
-        epochs=r.choice((1, 1, 2, 3)) if not workers else r.choice((1, 2)),
+        # A start that failed is forgotten by stock's persistent workers in the next epoch; not by ours. Listed.
+        epochs=1 if workers and (init or "").startswith("init_raise") else r.choice((1, 1, 2, 3) if not workers else (1, 2)),
         stop_after=r.randint(0, 3) if r.random() < 0.1 and not timing else None,
         method=method if workers else None,
     )

@@ -49,6 +49,7 @@ def test_prepare(workers: int, Loader: Any) -> None:
 
 def test_install_can_be_undone() -> None:
     import accelerate.data_loader as module
+
     from feedrate.accelerate import install
 
     before, keywords = module.DataLoader, dict(module._PYTORCH_DATALOADER_KWARGS)
