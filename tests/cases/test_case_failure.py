@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -48,7 +49,8 @@ def test_wrk_01_notes_name_worker_and_indices(Loader: Any) -> None:
     with pytest.raises(ValueError, match="bad sample 7") as e:
         next(it)
     notes = "\n".join(getattr(e.value, "__notes__", []))
-    assert "worker" in notes and "[6, 7, 8]" in notes, notes
+    assert "worker 0" in notes, notes
+    assert "sample index 7" in notes, notes
 
 
 @pytest.mark.ours
@@ -75,6 +77,7 @@ def test_wrk_02_other_workers_stop_when_the_iterator_goes(Loader: Any) -> None:
     with pytest.raises(RuntimeError):
         list(it)
     del it
+    gc.collect()  # the caught exception's frames
     assert not procs.wait_until(lambda: procs.child_pids() - procs.helper_pids(), gone=True, timeout=10)
 
 
