@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyIterator, PyList};
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::error::WorkerDied;
 use crate::inline::Inline;
@@ -106,6 +107,29 @@ impl Feed {
             timed_out,
             end,
         })
+    }
+
+    /// What the garbage collector must see to find cycles: a sampler or dataset can lead back to the loader that iterates it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Locked: somebody is inside, so this is in use.
+        if let Ok(guard) = self.delivery.try_lock()
+            && let Some(delivery) = guard.as_ref()
+        {
+            if let Some(plan) = delivery.plan() {
+                visit.call(&plan.0)?;
+            }
+            if let AnyPool::Inline(pool) = delivery.pool() {
+                visit.call(pool.fetch())?;
+            }
+        }
+        visit.call(&self.reraise)?;
+        visit.call(&self.timed_out)
+    }
+
+    fn __clear__(&self) {
+        if let Ok(mut guard) = self.delivery.try_lock() {
+            *guard = None;
+        }
     }
 
     /// Starts an epoch over the index objects of `sampler_iter`.

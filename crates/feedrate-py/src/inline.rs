@@ -17,6 +17,11 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
+    /// The function that makes batches.
+    pub(crate) fn fetch(&self) -> &Py<PyAny> {
+        &self.fetch
+    }
+
     pub(crate) fn new(fetch: Py<PyAny>, end: Py<PyAny>) -> Self {
         Self {
             fetch,

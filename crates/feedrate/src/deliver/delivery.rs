@@ -190,6 +190,11 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         if self.options.ahead { self.fill() } else { Ok(()) }
     }
 
+    /// The plan of this epoch, if one was begun.
+    pub fn plan(&self) -> Option<&P> {
+        self.plan.as_ref()
+    }
+
     /// The pool, for what only it knows.
     pub fn pool(&self) -> &K {
         &self.pool
