@@ -179,14 +179,14 @@ def losses(rows: list[dict[str, Any]], others: list[str]) -> list[str]:
             found.append(f"{where}: {ours:.2f}, the target is {target}{' (machine too busy to tell)' if busy(entry) else ''}")
         lower = entry["metric"] == "memory"
         if entry["metric"] not in ("ideal",) and (ours > 1 if lower else ours < 1):
-            found.append(f"{where}: {ours:.2f} of torch")
+            found.append(f"{where}: {ours:.3f} of torch")
         cpu = pairs(entry, OURS, "cpus", higher_is_better=False)
         if cpu and statistics.median(cpu) < 1:
             found.append(f"{where}: {1 / statistics.median(cpu):.2f} times torch's CPU seconds a batch")
         for other in others:
             theirs = speed(entry, other)
             if theirs and (statistics.median(theirs) < ours if lower else statistics.median(theirs) > ours):
-                found.append(f"{where}: {other} is better ({statistics.median(theirs):.2f} against {ours:.2f})")
+                found.append(f"{where}: {other} is better ({statistics.median(theirs):.3f} against {ours:.3f})")
     return found or ["nothing found"]
 
 
@@ -201,7 +201,7 @@ def text(record: dict[str, Any]) -> str:
         f"{about['date']}  {about['cpu']}, {about['cpus']} cpus, {about['memory_mib']} MiB, Linux {about['kernel']}, Python {about['python']}, {about['libc']}",
         f"allocator: {about['allocator']}; load before the run {about['load_before']:.1f}",
         "; ".join(record["engines"].values()) + "".join(f"; {n} left out ({why})" for n, why in record["missing"].items()),
-        "Each engine at its best setting. Ratios are medians of neighbouring pairs of epochs, against torch with the same number of",
+        f"Each engine at its {'best' if record['tuned'] else 'usual'} setting. Ratios are medians of neighbouring pairs of epochs, against torch with the same number of",
         "workers; more is better, but for memory, where less is. Rows with waiting give the part of the ideal rate.",
         "A ? means that threads waited long for a CPU in that row: the machine was too busy, the ratio says little.",
         "",
@@ -225,6 +225,7 @@ def plot(record: dict[str, Any], folder: Path) -> None:
         return
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.patches import Patch
 
     colours = {"torch": "#888888", OURS: "#d1495b", "stateful": "#66a182", "spdl": "#2e4057"}
     bars = [r for r in record["rows"] if r["metric"] in ("rate", "first") and speed(r, OURS)]
@@ -249,7 +250,7 @@ def plot(record: dict[str, Any], folder: Path) -> None:
         axis.set_xscale("log")
         axis.set_yticks(range(len(bars)), [f"{r['title']}, w={r['workers']}" for r in reversed(bars)], fontsize=8)
         axis.set_xlabel("times torch's DataLoader at its best setting (log scale; | at least, ◆ aim)")
-        axis.legend(loc="lower right")
+        axis.legend(handles=[Patch(color=colours[name], label=name) for name in names], loc="lower right")
         figure.tight_layout()
         figure.savefig(folder / "ratios.png", dpi=110)
     steps = [r for r in record["rows"] if r["metric"] == "step"]

@@ -253,7 +253,13 @@ def main() -> int:
     for name, reason in missing.items():
         say(f"{name}: left out: {reason}")
     wanted = [int(w) for w in options.workers.split(",")] if options.workers else None
-    record: dict[str, Any] = {"machine": machine(), "engines": versions, "missing": missing, "rows": []}
+    record: dict[str, Any] = {
+        "machine": machine(),
+        "engines": versions,
+        "missing": missing,
+        "tuned": not options.no_tune,
+        "rows": [],
+    }
     failures = 0
     started = time.monotonic()
     rows = [row for row in definitions.read(options.test) if only is None or row["name"] in only]
