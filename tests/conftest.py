@@ -89,7 +89,7 @@ def leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()
     left = procs.wait_until(lambda: procs.child_pids() - before - procs.helper_pids() or None, gone=True, timeout=10)
     assert not left, f"processes left behind: {procs.describe(left)}"
-    new = procs.wait_until(lambda: procs.shm_entries() - shm, gone=True, timeout=5)
+    new = procs.new_shm_entries(shm)
     assert not new, f"entries left in /dev/shm: {sorted(new)}"
 
 

@@ -72,13 +72,31 @@ class MapFetcher:
         if self._executor is None and recipe.items_in_flight > 1:
             self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
         self._keyed = recipe.keyed
+        self._started: Any = None
         #: What the fetcher is at, for the note on an exception.
         self.at: Any = None
         # An index of None is a sample like any other: say which by this.
         self.stage = "sample"
 
-    def __call__(self, index: Any, epoch: int, position: int) -> Any:
+    def start(self, index: Any, epoch: int) -> Any:
+        """Puts the samples of a later task behind those that are being fetched. Pass the result to the call for that task;
+        ``None`` when samples are not fetched side by side."""
+        dataset = self._dataset
+        if self._executor is None or not self._auto or getattr(dataset, "__getitems__", None):
+            return None
+        try:
+            if not self._keyed:
+                return self._submit(index, None)
+            first, index = index
+            epoch += self._recipe.first_epoch - 1
+            return self._submit(index, [sample_seeds(self._recipe.seed, epoch, first + k, SAMPLE) for k in range(len(index))])
+        except Exception:
+            # An index that is no list of samples: the call will say so.
+            return None
+
+    def __call__(self, index: Any, epoch: int, position: int, started: Any = None) -> Any:
         """The batch of one task."""
+        self._started = started
         try:
             if self._keyed:
                 return self._fetch_keyed(index, epoch)
@@ -122,7 +140,7 @@ class MapFetcher:
             _explain(error, data, index)
             raise
 
-    def _parallel(self, index: Any, keys: list[tuple[int, int, int]] | None) -> list[Any]:
+    def _submit(self, index: Any, keys: list[tuple[int, int, int]] | None) -> tuple[list[Any], list[Any]]:
         assert self._executor is not None
         dataset = self._dataset
 
@@ -132,7 +150,11 @@ class MapFetcher:
             return dataset[i]
 
         indices = list(index)
-        futures = [self._executor.submit(one, i, keys[k] if keys else None) for k, i in enumerate(indices)]
+        return indices, [self._executor.submit(one, i, keys[k] if keys else None) for k, i in enumerate(indices)]
+
+    def _parallel(self, index: Any, keys: list[tuple[int, int, int]] | None) -> list[Any]:
+        indices, futures = self._started or self._submit(index, keys)
+        self._started = None
         data = []
         for i, future in zip(indices, futures, strict=True):
             try:

@@ -296,14 +296,18 @@ def thread_main(
     _native.set_thread_name("feedrate_worker")
     collate = recipe.framework.arena_collate(recipe.collate_fn, allocate)
     fetcher: Any = None
+    overlap = recipe.executor is not None
     failed: BaseException | None = None
     try:
         if init_fn is not None:
             init_fn(worker)
     except BaseException as error:
         failed = error
-    while (order := end.recv()) is not None:
+    ahead: Any = None
+    while (order := end.recv() if ahead is None else ahead[0]) is not None:
         epoch, position, index = order
+        started = None if ahead is None else ahead[1]
+        ahead = None
         if position is None:
             if failed is None or fetcher is not None:
                 failed = None
@@ -316,7 +320,12 @@ def thread_main(
             end.raised(epoch, position, failed)
             continue
         try:
-            batch = fetcher(index, epoch, position)
+            if overlap:
+                # The hands that have no sample of this batch left take those of the next one.
+                started = started or fetcher.start(index, epoch)
+                if (later := end.peek()) is not None:
+                    ahead = later, None if later[1] is None else fetcher.start(later[2], later[0])
+            batch = fetcher(index, epoch, position, started) if overlap else fetcher(index, epoch, position)
         except BaseException as error:
             error.add_note(f"feedrate: {where.removeprefix('in DataLoader ')}, batch {position}, {fetcher.where()}")
             end.raised(epoch, position, error)
@@ -326,7 +335,7 @@ def thread_main(
                 end.exhausted(epoch, position)
             else:
                 end.done(epoch, position, batch)
-        batch = index = order = None
+        batch = index = order = started = None
 
 
 def start_thread(target: Callable[..., None], *args: Any) -> threading.Thread:

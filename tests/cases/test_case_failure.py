@@ -188,7 +188,7 @@ def test_wrk_05_a_signal_to_the_parent_leaves_no_worker(sig: int, method: str) -
     left = procs.wait_until(lambda: [p for p in others if procs.alive(p)], gone=True, timeout=15)
     assert not left, procs.describe(left)
     assert err.count("Traceback") == (1 if sig == signal.SIGINT else 0), err
-    assert procs.shm_entries() <= shm
+    assert not procs.new_shm_entries(shm)
 
 
 @pytest.mark.parametrize("method", START_METHODS)
@@ -223,7 +223,7 @@ def test_wrk_05_fifty_breaks_leave_nothing(Loader: Any) -> None:
     assert not procs.wait_until(lambda: procs.child_pids() - procs.helper_pids(), gone=True)
     assert procs.open_fds() <= fds
     assert len(procs.threads()) <= threads
-    assert procs.shm_entries() <= shm
+    assert not procs.new_shm_entries(shm)
 
 
 @pytest.mark.parametrize(("n", "size"), [(10, 4), (4, 4), (1, 4), (5, 1), (3, 5)])

@@ -115,7 +115,7 @@ def test_shm_03_a_killed_run_leaves_nothing_that_blocks_the_next(sig: int) -> No
         os.killpg(p.pid, sig)
     for p in pair:
         procs.finish(p, timeout=30)
-    assert not procs.wait_until(lambda: procs.shm_entries() - before, gone=True, timeout=10)
+    assert not procs.new_shm_entries(before)
 
 
 @pytest.mark.ours

@@ -30,7 +30,7 @@ def steady(run: Any) -> None:
     gc.collect()
     assert procs.wait_until(lambda: procs.open_fds() <= fds, timeout=10), (procs.open_fds(), fds)
     assert procs.wait_until(lambda: len(procs.threads()) <= threads, timeout=10), procs.threads()
-    assert procs.shm_entries() <= shm
+    assert not procs.new_shm_entries(shm)
 
 
 @METHODS
@@ -126,13 +126,14 @@ def _kill_parents(method: str, rounds: int, rng: random.Random) -> None:
             time.sleep(rng.random() * 0.5)
         family = procs.descendants(proc.pid)
         os.kill(proc.pid, signal.SIGKILL)
+        # A worker that is still importing the script looks for its parent when that is done, which may take seconds.
         # A worker that the forkserver was about to start is born later: look for the whole session.
         left = procs.wait_until(
-            lambda f=family, p=proc.pid: _session(p) | {x for x in f if procs.alive(x)}, gone=True, timeout=15
+            lambda f=family, p=proc.pid: _session(p) | {x for x in f if procs.alive(x)}, gone=True, timeout=60
         )
         procs.finish(proc, timeout=20)
         assert not left, procs.describe(left)
-    assert procs.shm_entries() <= shm
+    assert not procs.new_shm_entries(shm)
 
 
 def _session(leader: int) -> set[int]:
@@ -149,7 +150,7 @@ def _session(leader: int) -> set[int]:
 
 
 @METHODS
-@pytest.mark.watchdog(180)
+@pytest.mark.watchdog(300)
 def test_parent_killed_at_random_moments(method: str) -> None:
     _kill_parents(method, 3, random.Random(SEED))
 

@@ -83,21 +83,28 @@ def helper_pids() -> set[int]:
 
 
 def shm_entries() -> set[str]:
-    """Names in /dev/shm that a loader of this process could have made: not the semaphores that multiprocessing keeps
-    there, and not torch's files of other live processes."""
-    own = child_pids() | {os.getpid()}
+    """Names in /dev/shm, without the semaphores that multiprocessing keeps there for whoever uses it."""
     try:
-        return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.") and not _foreign(name, own)}
+        return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
     except FileNotFoundError:
         return set()
 
 
-def _foreign(name: str, own: set[int]) -> bool:
-    parts = name.split("_")
-    if parts[0] != "torch" or len(parts) < 2 or not parts[1].isdigit():
-        return False
-    pid = int(parts[1])
-    return pid not in own and alive(pid)
+def new_shm_entries(before: set[str], timeout: float = 5.0) -> set[str]:
+    """Names in /dev/shm that were not there before and stay, but for those that other programs have mapped."""
+    new: set[str] = wait_until(lambda: shm_entries() - before, gone=True, timeout=timeout)
+    if not new:
+        return set()
+    own = child_pids() | {os.getpid()}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) not in own:
+            try:
+                mapped = Path(f"/proc/{entry}/maps").read_text()
+            except OSError:
+                continue
+            new = {name for name in new if f"/dev/shm/{name}" not in mapped}
+    # Python's own shared_memory module, which a loader never uses.
+    return {name for name in new if not name.startswith("psm_")}
 
 
 def open_fds(pid: int | str = "self") -> int:

@@ -1,6 +1,6 @@
 //! `feedrate._native`: translation between Python and the engine, one file per Python class.
 //!
-//! The rules of this crate: every blocking call goes through [`enter`], memory leaves through [`block`] and `dlpack`, and only
+//! The rules of this crate: every blocking call goes through `enter`, memory leaves through `block` and `dlpack`, and only
 //! the modules listed here may be unsafe: `block`, `dlpack` and `worker_end` (raw memory handed to or taken from Python).
 
 // PyO3 fixes the signatures: arguments by value, tuples for Python.

@@ -16,6 +16,15 @@ enum Order {
     Epoch(u64),
 }
 
+impl Order {
+    fn unpack(self, py: Python<'_>) -> (u64, Option<u64>, Option<Py<PyAny>>) {
+        match self {
+            Self::Epoch(epoch) => (epoch, None, None),
+            Self::Task(task) => (task.epoch, Some(task.position), Some(task.job.index.clone_ref(py))),
+        }
+    }
+}
+
 pub(crate) struct ThreadPool {
     orders: Vec<Sender<Order>>,
     events: Receiver<Event<Output>>,
@@ -117,13 +126,13 @@ impl ThreadEnd {
     /// Blocks (without the GIL) for the next order: `(epoch, position, index)`, with position and index None when an epoch
     /// begins; None when the pool is gone.
     fn recv(&self, py: Python<'_>) -> Option<(u64, Option<u64>, Option<Py<PyAny>>)> {
-        match py.detach(|| self.orders.recv()).ok()? {
-            Order::Epoch(epoch) => Some((epoch, None, None)),
-            Order::Task(task) => {
-                let index = task.job.index.clone_ref(py);
-                Some((task.epoch, Some(task.position), Some(index)))
-            }
-        }
+        let order = py.detach(|| self.orders.recv()).ok()?;
+        Some(order.unpack(py))
+    }
+
+    /// The next order if it is there already.
+    fn peek(&self, py: Python<'_>) -> Option<(u64, Option<u64>, Option<Py<PyAny>>)> {
+        Some(self.orders.try_recv().ok()?.unpack(py))
     }
 
     /// A task gave `batch`.
