@@ -34,14 +34,25 @@ FAILED = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "watchdog(seconds): end the test after this long (default 240)")
     config.addinivalue_line("markers", "ours: concerns something that the stock loader does not have or does wrong")
+    config.addinivalue_line("markers", "long: takes minutes; left out of `make test`")
     config.addinivalue_line("markers", "slow: runs only with FEEDRATE_SLOW=1 (soak)")
     config.addinivalue_line("markers", "nocheck: does not look for leftovers after the test")
     # A forkserver that has imported torch already: its workers start in milliseconds instead of seconds.
     multiprocessing.set_forkserver_preload(["torch", "numpy", "helpers.datasets"])
 
 
+QUICK_PARITY_CASES = 400  # of the generated comparison in `make test`; all of them in `make check`
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        # Each spawned worker imports torch anew, which costs seconds.
+        if "spawn" in params.values() or item.name.startswith("test_spawn_case") or "/chaos/" in str(item.path):
+            item.add_marker(pytest.mark.long)
+        if item.name.startswith("test_case[") and params.get("number", 0) >= QUICK_PARITY_CASES:
+            item.add_marker(pytest.mark.long)
         if STOCK and item.get_closest_marker("ours"):
             item.add_marker(pytest.mark.skip(reason="about our own behaviour; stock loader in place"))
         if item.get_closest_marker("slow") and not os.environ.get("FEEDRATE_SLOW"):
