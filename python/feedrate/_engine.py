@@ -185,22 +185,18 @@ class Engine:
         self._context = settings.context or multiprocessing
         self._method = self._context.get_start_method()
         goods = (self._recipe, settings.worker_init_fn)
-        shared = None
         if self._method != "fork":
             # Something in it may be made for one receiver only, or not be picklable at all: starting a worker will tell.
             with contextlib.suppress(Exception):
-                shared = _worker.SharedPayload(goods)
-        if shared is not None:
-            try:
-                return self._start_with(shared)
-            except Exception:
-                self.workers = [None] * settings.num_workers
-        return self._start_with(_worker.OwnPayload(goods))
+                return self._start_with(_worker.SharedPayload(), goods)
+        return self._start_with(_worker.OwnPayload(), goods)
 
-    def _start_with(self, payload: _worker.SharedPayload | _worker.OwnPayload) -> Any:
+    def _start_with(self, payload: _worker.SharedPayload | _worker.OwnPayload, goods: Any) -> Any:
         settings = self._settings
-        self._payload = payload
-        try:
+        processes = None
+
+        def start() -> None:
+            nonlocal processes
             processes = _native.Processes(
                 settings.num_workers,
                 _weak(self._launch),
@@ -208,10 +204,14 @@ class Engine:
                 _weak(self._stalled),
                 pickle.dumps,
             )
-            payload.finish()
+
+        self._payload = payload
+        try:
+            payload.fill(goods, start)
         except BaseException:
             processes = None
             self._end_processes(0.0)
+            self.workers = [None] * settings.num_workers
             raise
         return processes
 
@@ -228,7 +228,15 @@ class Engine:
             resume=resume,
             keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
             shared_seed=settings.shared_seed,
+            held=_worker.HeldInterrupts() if self._method == "fork" else None,
         )
+        try:
+            return self._launch_with(boot, worker)
+        finally:
+            if boot.held is not None:
+                boot.held.release()
+
+    def _launch_with(self, boot: _worker.Boot, worker: int) -> int:
         process = self._context.Process(target=_worker.process_main, args=(boot,))
         process.daemon = True
         try:
@@ -237,7 +245,7 @@ class Engine:
             parts = {
                 "dataset": self._recipe.dataset,
                 "collate_fn": self._recipe.collate_fn,
-                "worker_init_fn": settings.worker_init_fn,
+                "worker_init_fn": self._settings.worker_init_fn,
             }
             if (culprit := _diagnose.pickling(parts)) is not None:
                 error.add_note(
@@ -290,7 +298,9 @@ class Engine:
             )
         else:
             dumped = _stack_of(process.pid)
-            lines.append(f"Its Python stack:\n{dumped}" if dumped else "Its Python stack could not be had.")
+            lines.append(
+                f"Its Python stack:\n{dumped}" if dumped else "Its Python stack could not be had: it may still be starting."
+            )
         raise RuntimeError("\n".join(lines))
 
     def _stalled(self, seconds: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
-import io
 import mmap
 import multiprocessing
 import os
@@ -52,6 +51,35 @@ def _received(duplicate: Any) -> Descriptor:
     return Descriptor(duplicate.detach())
 
 
+class HeldInterrupts:
+    """From its making to :meth:`release`, in the parent and in the child, a Ctrl-C waits.
+
+    For a fork: on its way Python runs the functions that libraries registered with ``os.register_at_fork``, and what a signal
+    raises in one of those is printed and lost.
+    """
+
+    def __init__(self) -> None:
+        self._held = False
+        self._former: Any = None
+        if threading.current_thread() is threading.main_thread():
+            # None: a handler that is not Python's, which raises nothing.
+            former = signal.getsignal(signal.SIGINT)
+            if former is not None:
+                signal.signal(signal.SIGINT, self._hold)
+                self._former = former
+
+    def _hold(self, _number: int, _frame: Any) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        """Puts the former handler back and gives it what came meanwhile. Does nothing the second time."""
+        former, self._former = self._former, None
+        if former is not None:
+            signal.signal(signal.SIGINT, former)
+            if self._held:
+                signal.raise_signal(signal.SIGINT)
+
+
 class NeedsOwnPickle(Exception):
     """Something can only be pickled while the process that it goes to is being started."""
 
@@ -71,47 +99,44 @@ class _SharedPickler(reduction.ForkingPickler):
 _HARMLESS = frozenset({type(_received), type(Descriptor(0).detach), type(list.append), type(int.__add__), functools.partial})
 
 
-class _TooLong(Exception):
-    """A pickle is longer than was asked for."""
+class _Tapped:
+    """A file that calls ``tap`` once, when it has taken more than a mebibyte."""
 
-
-class _Limited(io.BytesIO):
-    """A buffer that refuses more than it is allowed to hold."""
-
-    limit = 1 << 20
+    def __init__(self, file: Any, tap: Callable[[], None]) -> None:
+        self._file = file
+        self._tap: Callable[[], None] | None = tap
+        self._left = 1 << 20
 
     def write(self, data: Any) -> int:
-        if self.tell() + len(data) > self.limit:
-            raise _TooLong
-        return super().write(data)
+        self._left -= memoryview(data).nbytes
+        if self._left < 0:
+            self.now()
+        written: int = self._file.write(data)
+        return written
+
+    def now(self) -> None:
+        """Calls ``tap`` if that was not done."""
+        tap, self._tap = self._tap, None
+        if tap is not None:
+            tap()
 
 
 class SharedPayload:
-    """An object that all workers unpickle from one memory file.
+    """An object that all workers unpickle from one memory file."""
 
-    Making it tries the first mebibyte only: most of what cannot be pickled shows there, and the workers of a large dataset can
-    import what they need while :meth:`finish` pickles it.
-    """
-
-    def __init__(self, obj: Any) -> None:
-        self._obj = obj
-        try:
-            _SharedPickler(_Limited(), 5).dump(obj)
-        except _TooLong:
-            pass
+    def __init__(self) -> None:
         self._fd = Descriptor(os.memfd_create("feedrate-payload", os.MFD_CLOEXEC))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_fd": self._fd}
-
-    def finish(self) -> None:
-        """In the parent, once, when the workers are on their way: writes the pickle."""
+    def fill(self, obj: Any, start: Callable[[], None]) -> None:
+        """In the parent: pickles ``obj``, once, and calls ``start``. Most of what cannot be pickled shows in the first mebibyte,
+        before ``start`` is called; the workers of a larger dataset import what they need while the rest is pickled."""
         with os.fdopen(os.dup(self._fd.detach()), "wb", buffering=1 << 20) as file:
-            _SharedPickler(file, 5).dump(self._obj)
-        self._obj = None
+            tapped = _Tapped(file, start)
+            _SharedPickler(tapped, 5).dump(obj)
+        tapped.now()
 
     def load(self, end: Any) -> Any:
-        """In the worker: the object. Waits for the first order, which is sent behind :meth:`finish`."""
+        """In the worker: the object. Waits for the first order, which is sent behind :meth:`fill`."""
         end.wait()
         fd = self._fd.detach()
         # Millions of new objects are no reason to look for garbage.
@@ -131,11 +156,13 @@ class SharedPayload:
 class OwnPayload:
     """An object that goes to one worker with its start: inherited when forked, else pickled for this worker alone."""
 
-    def __init__(self, obj: Any) -> None:
-        self._obj = obj
+    def __init__(self) -> None:
+        self._obj: Any = None
 
-    def finish(self) -> None:
-        """Nothing is left to do."""
+    def fill(self, obj: Any, start: Callable[[], None]) -> None:
+        """In the parent: takes ``obj`` and calls ``start``."""
+        self._obj = obj
+        start()
 
     def load(self, end: Any) -> Any:
         """In the worker: the object."""
@@ -162,14 +189,17 @@ class Boot:
     #: Leave the generators' states with each completion.
     keep_states: bool
     shared_seed: int | None
+    #: When this process was forked.
+    held: HeldInterrupts | None
 
 
 def process_main(boot: Boot) -> None:
     """The main function of a worker process."""
-    fd = boot.channel.detach()
-    end = _native.WorkerEnd(fd, boot.parent)
     where = f"in DataLoader worker process {boot.worker}"
     try:
+        if boot.held is not None:
+            boot.held.release()
+        end = _native.WorkerEnd(boot.channel.detach(), boot.parent)
         _serve(end, boot, where)
     except KeyboardInterrupt:
         # The parent has got it too and raises it where the user can see it.
