@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import pickle
 import random
 from collections.abc import Callable
@@ -68,6 +69,13 @@ class _NumpyState:
         if self._view is None:
             return object()
         return bytes(self._view)
+
+
+def revive(first: str, module: str, name: str) -> Any:
+    """In a worker: imports ``first``, then makes a ``name`` of ``module``. A framework is imported by itself, before our module
+    that is built on it, so that whoever hooks its import finds ours whole."""
+    importlib.import_module(first)
+    return getattr(importlib.import_module(module), name)()
 
 
 class Framework:

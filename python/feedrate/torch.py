@@ -31,7 +31,7 @@ from feedrate._context import CurrentRng, sample_seeds, set_process_info
 from feedrate._engine import END, Engine, Settings
 from feedrate._errors import capture, reraise
 from feedrate._fetch import Recipe
-from feedrate._framework import Allocate, Framework
+from feedrate._framework import Allocate, Framework, revive
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -122,6 +122,9 @@ class TorchFramework(Framework):
     """Tensors, torch's generator and torch's idea of a worker."""
 
     process_name = "pt_data_worker"
+
+    def __reduce__(self) -> Any:
+        return revive, ("torch", __name__, type(self).__name__)
 
     def enter_worker(
         self, worker: int, workers: int, base_seed: int, dataset: Any, *, sample_keyed: bool, shared_seed: int | None
