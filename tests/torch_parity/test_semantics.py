@@ -274,11 +274,12 @@ def test_gradient_samples_in_default_collate(workers: int, Loader: Any) -> None:
     same(Loader, trace)
 
 
+class Sub(torch.Tensor):
+    """At the top level: it comes back from workers as itself, and torch's loader waits for ever for what it cannot pickle."""
+
+
 @BOTH
 def test_tensor_subclass(workers: int, Loader: Any) -> None:
-    class Sub(torch.Tensor):
-        pass
-
     samples = [torch.ones(2).as_subclass(Sub) for _ in range(4)]
     same(Loader, lambda cls: [canon(b) for b in cls(samples, batch_size=2, num_workers=workers, collate_fn=None)])
 
