@@ -55,10 +55,11 @@ class Encoder:
                     return encoder._reduce_array(obj)
                 return NotImplemented
 
-        self._pickler = Pickler(self._buffer, 5)
+        # Python's default protocol, as torch's queues use it: what NumPy makes of a foreign byte order depends on it.
+        self._pickler = Pickler(self._buffer)
 
     def _reduce_array(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.nbytes < _SMALL or array.dtype.kind not in _RAW_KINDS or array.dtype.metadata:
+        if array.nbytes < _SMALL or array.dtype.kind not in _RAW_KINDS or array.dtype.metadata or not array.dtype.isnative:
             return NotImplemented
         order = "C"
         if not array.flags.c_contiguous:
