@@ -81,30 +81,13 @@ def _collate(batch: Any, allocate: Allocate | None, smallest: int = 1) -> Any:
     if isinstance(first, str | bytes):
         return batch
     if isinstance(first, abc.Mapping):
-        fields = {key: _collate([sample[key] for sample in batch], allocate, smallest) for key in first}
-        with contextlib.suppress(TypeError):
-            if isinstance(first, abc.MutableMapping):
-                clone = copy.copy(first)
-                clone.update(fields)
-                return clone
-            return kind(fields)
-        return fields
+        return _mapping_like(first, {key: _collate([sample[key] for sample in batch], allocate, smallest) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return kind(*(_collate(samples, allocate, smallest) for samples in zip(*batch, strict=True)))
     if isinstance(first, abc.Sequence):
         if any(len(sample) != len(first) for sample in batch):
             raise RuntimeError("each element in list of batch should be of equal size")
-        columns = [_collate(samples, allocate, smallest) for samples in zip(*batch, strict=True)]
-        if isinstance(first, tuple):
-            return columns
-        with contextlib.suppress(TypeError):
-            if isinstance(first, abc.MutableSequence):
-                clone_list = copy.copy(first)
-                for i, column in enumerate(columns):
-                    clone_list[i] = column
-                return clone_list
-            return kind(columns)
-        return columns
+        return _sequence_like(first, [_collate(samples, allocate, smallest) for samples in zip(*batch, strict=True)])
     raise TypeError(_unknown(kind))
 
 
@@ -112,29 +95,39 @@ def _unknown(what: Any) -> str:
     return f"default_collate: batch must contain arrays, numbers, strings, dicts or lists; found {what}"
 
 
+def _mapping_like(like: abc.Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
+    """``fields`` in a mapping of the type (and with the attributes) of ``like``, or as they are where none can be made."""
+    with contextlib.suppress(TypeError):
+        if isinstance(like, abc.MutableMapping):
+            clone = copy.copy(like)
+            clone.update(fields)
+            return clone
+        make: Any = type(like)
+        return make(fields)
+    return fields
+
+
+def _sequence_like(like: abc.Sequence[Any], values: list[Any]) -> Any:
+    """``values`` in a sequence of the type of ``like``, or as they are for a tuple and where none can be made."""
+    if isinstance(like, tuple):
+        return values
+    with contextlib.suppress(TypeError):
+        if isinstance(like, abc.MutableSequence):
+            clone = copy.copy(like)
+            for i, value in enumerate(values):
+                clone[i] = value
+            return clone
+        make: Any = type(like)
+        return make(values)
+    return values
+
+
 def default_convert(data: Any) -> Any:
     """A single sample when batching is off: containers are copied, their contents stay as they are."""
-    kind = type(data)
     if isinstance(data, abc.Mapping):
-        fields = {key: default_convert(value) for key, value in data.items()}
-        with contextlib.suppress(TypeError):
-            if isinstance(data, abc.MutableMapping):
-                clone = copy.copy(data)
-                clone.update(fields)
-                return clone
-            return kind(fields)
-        return fields
-    if isinstance(data, tuple):
-        values = [default_convert(value) for value in data]
-        return kind(*values) if hasattr(data, "_fields") else values
+        return _mapping_like(data, {key: default_convert(value) for key, value in data.items()})
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(default_convert, data))
     if isinstance(data, abc.Sequence) and not isinstance(data, str | bytes):
-        values = [default_convert(value) for value in data]
-        with contextlib.suppress(TypeError):
-            if isinstance(data, abc.MutableSequence):
-                clone_list = copy.copy(data)
-                for i, value in enumerate(values):
-                    clone_list[i] = value
-                return clone_list
-            return kind(values)
-        return values
+        return _sequence_like(data, [default_convert(value) for value in data])
     return data

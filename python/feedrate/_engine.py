@@ -47,7 +47,6 @@ class Settings:
     timeout: float
     worker_init_fn: Callable[[int], None] | None
     context: Any
-    persistent: bool
     base_seed: int
     shared_seed: int | None
     threads: bool

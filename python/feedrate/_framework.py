@@ -63,7 +63,8 @@ class _NumpyState:
             # struct mt19937_state: 624 words of key, then the position.
             raw = (ctypes.c_uint32 * 625).from_address(generator.ctypes.state_address)
             self._view = memoryview(raw).cast("B")
-        self._generator = generator
+        # The view is into its memory.
+        self._owner = generator
 
     def mark(self) -> Any:
         if self._view is None:

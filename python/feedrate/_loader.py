@@ -196,7 +196,6 @@ class _Iterator:
             timeout=loader.timeout,
             worker_init_fn=loader.worker_init_fn,
             context=loader.multiprocessing_context,
-            persistent=loader.persistent_workers,
             base_seed=base_seed,
             shared_seed=None,
             threads=loader.num_workers > 0 and _options.use_threads(loader),
@@ -207,7 +206,6 @@ class _Iterator:
         self._drop_last = loader.drop_last
         self._persistent = loader.persistent_workers
         self._timeout = loader.timeout or None
-        self._owner = os.getpid()
         self._engine: Engine | None = None
         self._engine = Engine(recipe, settings)
         self._begin(loader)

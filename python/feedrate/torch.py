@@ -6,7 +6,6 @@ Replace ``from torch.utils.data import DataLoader`` by ``from feedrate.torch imp
 from __future__ import annotations
 
 import functools
-import os
 import pickle
 import random
 import warnings
@@ -207,7 +206,6 @@ def _settings(loader: DataLoader[Any], it: Any) -> Settings:
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         context=loader.multiprocessing_context,
-        persistent=loader.persistent_workers,
         base_seed=it._base_seed,
         shared_seed=it._shared_seed,
         threads=loader.num_workers > 0 and _options.use_threads(loader),
@@ -303,9 +301,7 @@ class _SingleProcessDataLoaderIter(_FeedIter):
 class _MultiProcessingDataLoaderIter(_FeedIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._owner = os.getpid()
         self._prefetch_factor = loader.prefetch_factor
-        self._in_order = loader.in_order
         if self._num_workers <= 0:
             raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
         if self._prefetch_factor is None or self._prefetch_factor <= 0:
@@ -317,7 +313,6 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
             settings.worker_init_fn = functools.partial(
                 _sharding_worker_init_fn, settings.worker_init_fn, self._world_size, self._rank
             )
-        self._worker_init_fn = settings.worker_init_fn
         self._engine = Engine(_recipe(loader, self), settings)
         if self._pin_memory:
             device = torch.accelerator.current_device_index()
