@@ -101,6 +101,16 @@ def test_a_task_that_kills_twice_is_named(how: int, name: str, Loader: Any) -> N
     assert re.search(r"worker (process )?1\b", text), text
 
 
+def test_a_named_task_shows_its_indices_and_not_its_keys(Loader: Any) -> None:
+    """With seeding="sample" the first position of a task travels with its indices; it is no business of the user."""
+    import feedrate
+
+    with pytest.raises(feedrate.WorkerDied) as e:
+        list(Loader(d.KillAlways(12, (5,)), batch_size=4, num_workers=1, seeding="sample", seed=1))
+    assert e.value.indices == [[4, 5, 6, 7]]
+    assert "indices [4, 5, 6, 7]" in str(e.value)
+
+
 def test_after_a_named_task_the_iterator_goes_on(Loader: Any) -> None:
     """The task is consumed like any failed batch; the others are delivered, once, in order."""
     import feedrate

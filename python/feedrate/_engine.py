@@ -275,7 +275,13 @@ class Engine:
 
     def _raise_died(self, error: Any) -> NoReturn:
         settings = self._settings
-        found = died(error.args, redo=settings.redo, iterable=self._recipe.iterable, oom_before=self._oom_before)
+        found = died(
+            error.args,
+            indices=self._indices(error.args[5]),
+            redo=settings.redo,
+            iterable=self._recipe.iterable,
+            oom_before=self._oom_before,
+        )
         raise found from found.__cause__
 
     def _indices(self, indices: list[Any]) -> list[Any]:

@@ -151,9 +151,9 @@ def memory_hint(before: int | None) -> str:
     return ""
 
 
-def died(args: tuple[Any, ...], *, redo: bool, iterable: bool, oom_before: int | None) -> Exception:
-    """The exception for a worker that is gone for good, from what the engine knows of it."""
-    worker, pid, code, number, ready, indices, twice, delivered = args
+def died(args: tuple[Any, ...], *, indices: Sequence[Any], redo: bool, iterable: bool, oom_before: int | None) -> Exception:
+    """The exception for a worker that is gone for good, from what the engine knows of it and the indices of its tasks."""
+    worker, pid, code, number, ready, _, twice, delivered = args
     if number is not None:
         how = f"was killed by {signal_name(number)}"
     elif code is not None:
