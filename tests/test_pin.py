@@ -33,6 +33,10 @@ def bad_at_6(batch: list[int]) -> Pinnable:
     return Pinnable(batch)
 
 
+def always_bad(batch: list[int]) -> Pinnable:
+    raise KeyError(f"bad {batch}")
+
+
 @pytest.fixture(autouse=True)
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
@@ -78,6 +82,36 @@ def test_errors_keep_their_place_and_the_rest_follows() -> None:
     expected[3] = ("KeyError", False)
     expected[6] = ("ValueError", True)
     assert got == expected
+
+
+def test_failed_batches_give_their_places_back() -> None:
+    """Each bad batch is waited for (nothing else is in flight), so each error comes from the blocking path."""
+    it = iter(DataLoader(range(30), num_workers=1, prefetch_factor=1, collate_fn=always_bad, pin_memory=True))
+    errors = 0
+    while True:
+        try:
+            next(it)
+        except StopIteration:
+            break
+        except KeyError:
+            errors += 1
+    assert errors == 30
+
+
+def test_a_feed_that_is_broken_for_good_says_so_each_time() -> None:
+    it = iter(DataLoader(range(40), num_workers=2, collate_fn=Pinnable, pin_memory=True, redo=False))
+    next(it)
+    for worker in it._workers:
+        worker.kill()
+        worker.join()
+    seen = 0
+    for _ in range(60):
+        try:
+            next(it)
+        except RuntimeError as error:
+            assert "exited unexpectedly" in str(error)
+            seen += 1
+    assert seen > 10
 
 
 def test_the_pin_thread_ends_with_its_iterator() -> None:

@@ -36,8 +36,17 @@ class AfterThread:
         """The next batch after the step, or ``END``. Blocks; ``timeout`` holds for the batch's arrival, not for the step."""
         while not self._over and self._take(0.0):
             pass
-        if not self._pending and (self._over or not self._take(timeout)):
-            return END
+        if not self._pending:
+            if self._over:
+                return END
+            try:
+                arrived = self._take(timeout)
+            except Exception:
+                # A batch that failed had its place as well; a timeout took none, and gives none back.
+                self._engine.feed.refill()
+                raise
+            if not arrived:
+                return END
         batch, error = self._receive()
         self._engine.feed.refill()
         if error is not None:
@@ -53,16 +62,17 @@ class AfterThread:
         try:
             batch = self._engine.take(timeout)
         except Exception as error:
-            if self._pending == 0 and timeout != 0.0:
+            if timeout != 0.0:
                 raise
             self._in.put((None, error))
-        else:
-            if batch is None:
-                return False
-            if batch is END:
-                self._over = True
-                return False
-            self._in.put((batch, None))
+            self._pending += 1
+            # Said once for each call: a feed that is broken for good would say it for ever.
+            return False
+        if batch is END:
+            self._over = True
+        if batch is END or batch is None:
+            return False
+        self._in.put((batch, None))
         self._pending += 1
         return True
 
