@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,46 @@ def test_a_killed_worker_changes_no_value(method: str, Loader: Any) -> None:
         if k in (3, 9):
             os.kill(it._workers[k % 2].pid, signal.SIGKILL)
     assert got == expected
+
+
+class KillOnceRandom(d.RandomDS):
+    """Draws from the globals, and ends its process at one index, the first time."""
+
+    def __init__(self, n: int, at: int, flag: Path) -> None:
+        super().__init__(n)
+        self.at, self.flag = at, flag
+
+    def __getitem__(self, i: int) -> Any:
+        if i == self.at and not self.flag.exists():
+            self.flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(i)
+
+
+class DiesAtSecondStart:
+    """A worker_init_fn that ends the second process which calls it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, worker: int) -> None:
+        started = len(list(self.folder.glob("start*")))
+        (self.folder / f"start{started}").touch()
+        if started == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_replacement_that_dies_at_once_passes_the_streams_on(tmp_path: Path, Loader: Any) -> None:
+    """seeding="worker": the streams go on from the last batch that arrived, whoever died in between."""
+    flag = tmp_path / "flag"
+
+    def run(init: Any) -> Any:
+        torch.manual_seed(3)
+        return [canon(b) for b in Loader(KillOnceRandom(24, 13, flag), batch_size=2, num_workers=1, worker_init_fn=init)]
+
+    got = run(DiesAtSecondStart(tmp_path))
+    assert len(list(tmp_path.glob("start*"))) == 3
+    assert got == run(None)  # the flag is there now: nobody dies
 
 
 def test_out_of_order_delivery_changes_no_value(Loader: Any) -> None:

@@ -247,8 +247,9 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
                 if not encoder.send(epoch, position, failed, error=True):
                     return
                 continue
-            index = pickle.loads(raw)
+            index = None
             try:
+                index = pickle.loads(raw)
                 batch = fetcher(index, epoch, position)
             except Exception as error:
                 note = f"feedrate: worker {boot.worker}, batch {position}, {fetcher.where()}"

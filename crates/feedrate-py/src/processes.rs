@@ -56,6 +56,8 @@ struct Worker {
     outbox: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     /// Where it leaves its random states.
     page: Option<Lease>,
+    /// The states that it took up from the worker before it.
+    resumed: Option<Vec<u8>>,
     ready: bool,
     /// Asked to end: its death is no news.
     retired: bool,
@@ -104,9 +106,9 @@ impl ProcessPool {
         let (ours, theirs) = Channel::pair().map_err(|e| shm(&e))?;
         let raw = ours.as_fd().as_raw_fd();
         own(raw);
-        let resume = resume.map(|bytes| PyBytes::new(py, bytes));
+        let taken_up = resume.map(|bytes| PyBytes::new(py, bytes));
         let theirs = theirs.into_fd();
-        let launched = self.launch.bind(py).call1((worker, theirs.as_raw_fd(), resume));
+        let launched = self.launch.bind(py).call1((worker, theirs.as_raw_fd(), taken_up));
         let opened = launched.and_then(|pid| {
             let pid: u32 = pid.extract()?;
             let pidfd = PidFd::open(i32::try_from(pid)?).map_err(|e| shm(&e))?;
@@ -121,6 +123,7 @@ impl ProcessPool {
             view: View::new(),
             outbox: VecDeque::new(),
             page: None,
+            resumed: resume.map(<[u8]>::to_vec),
             ready: false,
             retired: false,
             mute: None,
@@ -415,10 +418,14 @@ impl Pool for ProcessPool {
     }
 
     fn revive(&mut self, at: usize, _epoch: u64, completed: Option<(u64, u64)>) -> PyResult<()> {
-        let page = self.workers[at].as_mut().and_then(|w| w.page.take());
+        let (page, former) = self.workers[at]
+            .as_mut()
+            .map_or((None, None), |w| (w.page.take(), w.resumed.take()));
         let resume = page
             .zip(completed)
-            .and_then(|(page, (epoch, position))| saved_state(&page.read(0, page.len())?, epoch, position));
+            .and_then(|(page, (epoch, position))| saved_state(&page.read(0, page.len())?, epoch, position))
+            // It died before it had completed anything: its own beginning still holds.
+            .or(former);
         self.release(at, false);
         Python::attach(|py| self.start(py, at, resume.as_deref()))
     }
