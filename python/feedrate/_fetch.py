@@ -73,6 +73,8 @@ class MapFetcher:
             self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
         self._keyed = recipe.keyed
         self._started: Any = None
+        #: Called while the samples of a batch are waited for: a chance to :meth:`start` the next task.
+        self.meanwhile: Callable[[], None] | None = None
         #: What the fetcher is at, for the note on an exception.
         self.at: Any = None
         # An index of None is a sample like any other: say which by this.
@@ -157,6 +159,8 @@ class MapFetcher:
         self._started = None
         data = []
         for i, future in zip(indices, futures, strict=True):
+            if self.meanwhile is not None:
+                self.meanwhile()
             try:
                 data.append(future.result())
             except BaseException:

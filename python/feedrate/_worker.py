@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
-import mmap
+import io
 import multiprocessing
 import os
 import pickle
@@ -121,6 +121,22 @@ class _Tapped:
             tap()
 
 
+class _FromStart(io.RawIOBase):
+    """Reads a file from its start with a position of its own: the descriptor's is shared with all who got a copy of it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = os.preadv(self._fd, [buffer], self._at)
+        self._at += n
+        return n
+
+
 class SharedPayload:
     """An object that all workers unpickle from one memory file."""
 
@@ -142,8 +158,8 @@ class SharedPayload:
         # Millions of new objects are no reason to look for garbage.
         gc.disable()
         try:
-            with mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ) as memory:
-                return pickle.loads(memory)
+            # Read, not mapped: a mapped file would count for the memory of each worker.
+            return pickle.load(io.BufferedReader(_FromStart(fd), 1 << 18))
         finally:
             gc.enable()
             os.close(fd)
@@ -335,6 +351,13 @@ def thread_main(
     except BaseException as error:
         failed = error
     ahead: Any = None
+
+    def look_ahead() -> None:
+        """The hands that have no sample of this batch left take those of the next one, whenever it comes."""
+        nonlocal ahead
+        if ahead is None and (later := end.peek()) is not None:
+            ahead = later, None if later[1] is None else fetcher.start(later[2], later[0])
+
     while (order := end.recv() if ahead is None else ahead[0]) is not None:
         epoch, position, index = order
         started = None if ahead is None else ahead[1]
@@ -344,6 +367,8 @@ def thread_main(
                 failed = None
                 try:
                     fetcher = make_fetcher(recipe, collate)
+                    if overlap and not recipe.iterable:
+                        fetcher.meanwhile = look_ahead
                 except BaseException as error:
                     failed = error
             continue
@@ -352,10 +377,8 @@ def thread_main(
             continue
         try:
             if overlap:
-                # The hands that have no sample of this batch left take those of the next one.
                 started = started or fetcher.start(index, epoch)
-                if (later := end.peek()) is not None:
-                    ahead = later, None if later[1] is None else fetcher.start(later[2], later[0])
+                look_ahead()
             batch = fetcher(index, epoch, position, started) if overlap else fetcher(index, epoch, position)
         except BaseException as error:
             error.add_note(f"feedrate: {where.removeprefix('in DataLoader ')}, batch {position}, {fetcher.where()}")

@@ -54,10 +54,19 @@ _DTYPES = {
     torch.complex128: (5, 128),
     torch.bool: (6, 8),
 }
+# The same for NumPy's types, in the machine's byte order; what is not here goes torch's way.
+_ARRAY_DTYPES = {
+    np.dtype(name): _DTYPES[getattr(torch, name)]
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128", "bool"),
+    )
+}
 _profiler_enabled = torch._C._autograd._profiler_enabled
 _from_dlpack = torch.utils.dlpack.from_dlpack
 _strided = torch.strided
 _stock_collate_tensor = _stock_collate.collate_tensor_fn
+_stock_collate_array = _stock_collate.collate_numpy_array_fn
 
 # Inline, smaller batches stay in fresh memory: glibc reuses blocks below its largest mmap threshold (32 MiB) itself, and they can
 # be resized.
@@ -87,8 +96,8 @@ class _ArenaCollate:
     """``collate_tensor_fn`` that stacks into memory from an arena. A class, to be told from a user's function."""
 
     def __init__(self, allocate: Allocate, smallest: int) -> None:
-        self._allocate = allocate
-        self._smallest = smallest
+        self.allocate = allocate
+        self.smallest = smallest
 
     def __call__(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
@@ -96,16 +105,16 @@ class _ArenaCollate:
         nbytes = first.numel() * first.element_size() * len(batch)
         if (
             dtype is None
-            or nbytes < self._smallest
+            or nbytes < self.smallest
             or nbytes == 0
             or first.layout is not _strided
             or first.device.type != "cpu"
             or first.is_nested
         ):
             return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
-        if self._smallest > 1 and not self._plain(batch):
+        if self.smallest > 1 and not self._plain(batch):
             return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
-        out = _from_dlpack(self._allocate(nbytes).capsule(*dtype, (len(batch), *first.shape)))
+        out = _from_dlpack(self.allocate(nbytes).capsule(*dtype, (len(batch), *first.shape)))
         return torch.stack(batch, 0, out=out)
 
     @staticmethod
@@ -115,6 +124,37 @@ class _ArenaCollate:
         shape = batch[0].shape
         kind = torch.Tensor
         return all(type(t) is kind and t.dtype is dtype and t.shape == shape and not t.requires_grad for t in batch)
+
+
+class _ArenaCollateArrays:
+    """``collate_numpy_array_fn`` that copies arrays of one type and shape straight into memory from an arena, with no tensor made
+    for each."""
+
+    def __init__(self, tensors: _ArenaCollate) -> None:
+        self._tensors = tensors
+
+    def __call__(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
+        first = batch[0]
+        dtype = _ARRAY_DTYPES.get(first.dtype)
+        shape = first.shape
+        if (
+            dtype is None
+            or not shape
+            or first.nbytes * len(batch) < max(self._tensors.smallest, 1)
+            # Somebody else collates tensors, which is what torch makes of arrays.
+            or (collate_fn_map or {}).get(torch.Tensor) is not self._tensors
+            or not all(type(a) is np.ndarray and a.dtype == first.dtype and a.shape == shape and self._plain(a) for a in batch)
+        ):
+            return _stock_collate_array(batch, collate_fn_map=collate_fn_map)
+        out = _from_dlpack(self._tensors.allocate(first.nbytes * len(batch)).capsule(*dtype, (len(batch), *shape)))
+        np.concatenate(batch, out=out.numpy().reshape(-1, *shape[1:]))
+        return out
+
+    @staticmethod
+    def _plain(array: np.ndarray[Any, Any]) -> bool:
+        """Torch warns of an array that cannot be written to, and refuses some strides."""
+        flags = array.flags
+        return flags.forc and flags.writeable
 
 
 class TorchFramework(Framework):
@@ -185,14 +225,23 @@ class TorchFramework(Framework):
         table = _stock_collate.default_collate_fn_map
         if table.get(torch.Tensor) is not _stock_collate_tensor:
             return collate_fn
-        table = {**table, torch.Tensor: _ArenaCollate(allocate, _INLINE_MIN)}
+        table = _with_arena(table, allocate, _INLINE_MIN)
         return functools.partial(_stock_collate.collate, collate_fn_map=table)
 
     def install_arena(self, allocate: Allocate) -> None:
         """The map of this process, which belongs to the loader."""
         table = _stock_collate.default_collate_fn_map
         if table.get(torch.Tensor) is _stock_collate_tensor:
-            table[torch.Tensor] = _ArenaCollate(allocate, 1)
+            table.update(_with_arena(table, allocate, 1))
+
+
+def _with_arena(table: dict[Any, Any], allocate: Allocate, smallest: int) -> dict[Any, Any]:
+    """A copy of a collation map whose tensors, and arrays if the user has not changed them, go to memory from ``allocate``."""
+    tensors = _ArenaCollate(allocate, smallest)
+    changed = {**table, torch.Tensor: tensors}
+    if table.get(np.ndarray) is _stock_collate_array:
+        changed[np.ndarray] = _ArenaCollateArrays(tensors)
+    return changed
 
 
 _FRAMEWORK = TorchFramework()

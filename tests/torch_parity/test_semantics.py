@@ -392,3 +392,49 @@ def test_dropped_iterators_free_their_workers(Loader: Any) -> None:
     for w in workers:
         w.join(10)
         assert not w.is_alive()
+
+
+_READ_ONLY = np.arange(200.0)
+_READ_ONLY.flags.writeable = False
+ARRAYS: dict[str, Any] = {
+    "same": lambda i: np.full((3, 50), i, "f4"),
+    "fortran": lambda i: np.asfortranarray(np.arange(600.0).reshape(20, 30) + i),
+    "strided": lambda i: np.arange(800).reshape(50, 16)[:, ::2] + 0 * i,
+    "strided view": lambda i: np.arange(800).reshape(50, 16)[:, ::2],
+    "backwards": lambda i: np.arange(600.0)[::-1],
+    "mixed types": lambda i: np.full(200, i, "f4" if i % 2 else "f8"),
+    "foreign order": lambda i: np.full(200, i, ">f4"),
+    "no axis": lambda i: np.array(i * 1.5),
+    "empty": lambda i: np.zeros((0, 3)),
+    "read-only": lambda i: _READ_ONLY,
+    "masked": lambda i: np.ma.array(np.arange(200.0)),
+    "complex": lambda i: np.full(200, 1j * i),
+    "uint16": lambda i: np.full((2, 200), i, "u2"),
+    "strings": lambda i: np.array(["a", "b"]),
+    "dates": lambda i: np.array(["2020-01-01"], "M8[D]"),
+}
+
+
+class Arrays(torch.utils.data.Dataset[Any]):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> Any:
+        return ARRAYS[self.kind](i)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_in_default_collate(kind: str, workers: int, Loader: Any) -> None:
+    def batches(cls: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return [(b.dtype, b.stride(), b.tolist()) for b in cls(Arrays(kind), batch_size=4, num_workers=workers)]
+            except (TypeError, ValueError, RuntimeError) as error:
+                return type(error)
+
+    assert batches(Loader) == batches(Stock)
