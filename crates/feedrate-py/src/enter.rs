@@ -28,3 +28,20 @@ pub(crate) fn enter<T: Send>(
         }
     }
 }
+
+/// Runs `work` without the GIL. It gets a function to be called every few milliseconds, in which Python's signal handlers run; when
+/// that says false, the work is to be given up, and what the handler raised is returned.
+pub(crate) fn compute<T: Send>(py: Python<'_>, work: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send) -> PyResult<T> {
+    let mut raised = None;
+    let result = py.detach(|| {
+        let mut looked = Instant::now();
+        work(&mut || {
+            if looked.elapsed() >= SLICE {
+                looked = Instant::now();
+                raised = Python::attach(|py| py.check_signals().err());
+            }
+            raised.is_none()
+        })
+    });
+    raised.map_or(Ok(result), Err)
+}

@@ -13,9 +13,12 @@ mod enter;
 mod error;
 mod feed;
 mod inline;
+mod libtorch;
 mod message;
+mod order;
 mod pool;
 mod processes;
+mod state;
 mod system;
 mod threads;
 mod wire;
@@ -34,7 +37,13 @@ mod _native {
     #[pymodule_export]
     use crate::feed::Feed;
     #[pymodule_export]
+    use crate::libtorch::{
+        DistributedRandomSampler, DistributedSequentialSampler, RandomSampler, SequentialSampler, StreamSampler,
+    };
+    #[pymodule_export]
     use crate::message::{block, tensor};
+    #[pymodule_export]
+    use crate::order::{Order, OrderBatches};
     #[pymodule_export]
     use crate::processes::{Processes, forget_inherited};
     #[pymodule_export]

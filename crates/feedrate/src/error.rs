@@ -40,6 +40,13 @@ pub enum Error {
         message: String,
     },
 
+    /// A state cannot be taken up exactly, or is none; the message has both values and the fix.
+    #[error("the state does not fit: {message}")]
+    State {
+        /// Both sides and the fix.
+        message: String,
+    },
+
     /// The dataset could not give a sample.
     #[error("sample {index} of batch {position} failed in worker {worker}{}: {source}", panicked(*.panic))]
     Sample {
@@ -150,6 +157,13 @@ impl Error {
         }
     }
 
+    /// An [`Error::State`]; for samplers of your own too.
+    pub fn state(message: impl Into<String>) -> Self {
+        Self::State {
+            message: message.into(),
+        }
+    }
+
     /// An [`Error::System`].
     pub(crate) fn system(doing: impl Into<String>, source: impl Into<BoxError>) -> Self {
         Self::System {
@@ -175,6 +189,11 @@ impl Error {
         matches!(self, Self::Config { .. })
     }
 
+    /// Whether a state was refused.
+    pub fn is_state(&self) -> bool {
+        matches!(self, Self::State { .. })
+    }
+
     /// Whether a worker was lost.
     pub fn is_worker_died(&self) -> bool {
         matches!(self, Self::WorkerDied(_))
@@ -191,7 +210,7 @@ impl Error {
         match self {
             Self::WorkerDied(death) => death.ready && death.twice && !death.indices.is_empty(),
             Self::Sample { .. } | Self::Collate { .. } | Self::Sampler { .. } | Self::Timeout { .. } => true,
-            Self::Config { .. } | Self::System { .. } | Self::Bug { .. } => false,
+            Self::Config { .. } | Self::State { .. } | Self::System { .. } | Self::Bug { .. } => false,
         }
     }
 
@@ -201,7 +220,11 @@ impl Error {
             Self::Sample { index, .. } => std::slice::from_ref(index),
             Self::Collate { indices, .. } | Self::Timeout { indices, .. } => indices,
             Self::WorkerDied(death) => &death.indices,
-            Self::Config { .. } | Self::Sampler { .. } | Self::System { .. } | Self::Bug { .. } => &[],
+            Self::Config { .. }
+            | Self::State { .. }
+            | Self::Sampler { .. }
+            | Self::System { .. }
+            | Self::Bug { .. } => &[],
         }
     }
 
@@ -210,7 +233,11 @@ impl Error {
         match self {
             Self::Sample { worker, .. } | Self::Collate { worker, .. } | Self::Timeout { worker, .. } => Some(*worker),
             Self::WorkerDied(death) => Some(death.worker),
-            Self::Config { .. } | Self::Sampler { .. } | Self::System { .. } | Self::Bug { .. } => None,
+            Self::Config { .. }
+            | Self::State { .. }
+            | Self::Sampler { .. }
+            | Self::System { .. }
+            | Self::Bug { .. } => None,
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod loader;
 pub mod plan;
 pub mod random;
 pub mod sampler;
+mod state;
 pub mod stats;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -17,3 +18,4 @@ pub use dataset::{Context, Dataset, DatasetExt, IterableDataset, WorkerInfo};
 pub use error::{BoxError, Error, Panic, Result, WorkerDeath};
 pub use loader::{Builder, DataLoader, Epoch};
 pub use sampler::Sampler;
+pub use state::State;

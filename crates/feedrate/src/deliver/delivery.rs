@@ -67,6 +67,8 @@ pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
     failed_starts: Vec<u32>,
     events: Vec<Event<K::Output>>,
     counters: Counters,
+    /// Position and worker of what was handed over last, also when that was a failure.
+    last: Option<(u64, usize)>,
 }
 
 impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
@@ -87,13 +89,29 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             taken: 0,
             events: Vec::new(),
             counters: Counters::default(),
+            last: None,
         }
     }
 
     /// Starts an epoch and fills the window. What is left of an epoch in progress is abandoned: workers finish what they were
     /// given and the results are dropped.
     pub fn begin(&mut self, plan: P) -> Result<(), FailureOf<P, K>> {
-        self.window.reset();
+        self.begin_at(plan, 0)
+    }
+
+    /// As [`begin`](Delivery::begin), with `worker` as the first in turn: where private streams go on in the middle of a round.
+    pub fn begin_at(&mut self, plan: P, worker: usize) -> Result<(), FailureOf<P, K>> {
+        self.start(plan, worker, 0)
+    }
+
+    /// As [`begin`](Delivery::begin), in the middle of an epoch: the first job of the plan has this position.
+    pub fn begin_from(&mut self, plan: P, position: u64) -> Result<(), FailureOf<P, K>> {
+        self.start(plan, 0, position)
+    }
+
+    fn start(&mut self, plan: P, worker: usize, position: u64) -> Result<(), FailureOf<P, K>> {
+        self.window.reset(worker, position);
+        self.last = None;
         self.delivered = 0;
         self.planned_all = false;
         self.plan_error = None;
@@ -134,6 +152,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             }
             if let Some((position, worker, result)) = self.window.take() {
                 self.taken += 1;
+                self.last = Some((position, worker));
                 return Some(match result {
                     Ok(output) => {
                         self.delivered += 1;
@@ -203,6 +222,11 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     /// The pool, for what only it can do.
     pub fn pool_mut(&mut self) -> &mut K {
         &mut self.pool
+    }
+
+    /// Position and worker of the batch, or of the failure in its place, that was handed over last in this epoch.
+    pub fn last(&self) -> Option<(u64, usize)> {
+        self.last
     }
 
     /// Batches handed over in this epoch.

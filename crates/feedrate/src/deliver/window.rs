@@ -112,10 +112,11 @@ impl<J, O> Window<J, O> {
     }
 
     /// Forgets all tasks; what workers still do for them is ignored when it arrives, by its epoch.
-    pub(super) fn reset(&mut self) {
+    /// `turn` gets the first task of what follows, and `position` is that of the task.
+    pub(super) fn reset(&mut self, turn: usize, position: u64) {
         self.entries.clear();
-        self.next = 0;
-        self.turn = 0;
+        self.next = position;
+        self.turn = turn % self.workers.len().max(1);
         for worker in &mut self.workers {
             worker.stale |= !worker.queue.is_empty();
             worker.queue.clear();

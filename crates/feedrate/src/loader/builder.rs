@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use feedrate_shm::LocalArena;
 
+use super::resume::Resume;
 use super::source::Cut;
 use super::{AnyPool, DataLoader, MakePool, MapSource, Parts, Samples};
 use crate::batch::Allocator;
@@ -15,6 +16,7 @@ use crate::dataset::{Context, Dataset};
 use crate::deliver::Options;
 use crate::error::{BoxError, Error};
 use crate::sampler::Sampler;
+use crate::state::State;
 use crate::work::{Collate, Inline, Team, Threads};
 
 /// Unused memory that a loader keeps for its next batches.
@@ -37,6 +39,7 @@ pub struct Builder<S: Samples, B> {
     timeout: Option<Duration>,
     seed: Option<u64>,
     allocator: Option<Arc<dyn Allocator>>,
+    resume: Option<State>,
 }
 
 /// Makes a pool of processes, of what is known when the loader is built: workers, samples in flight, seed, `drop_last`.
@@ -71,6 +74,7 @@ impl<S: Samples> Builder<S, Vec<S::Item>> {
             timeout: None,
             seed: None,
             allocator: None,
+            resume: None,
         }
     }
 }
@@ -128,6 +132,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             timeout: self.timeout,
             seed: self.seed,
             allocator: self.allocator,
+            resume: self.resume,
         }
     }
 
@@ -199,6 +204,16 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
         self
     }
 
+    /// Goes on where a loader with the same data and sampler stood, see [`DataLoader::state`]: the first [`iter`](DataLoader::iter)
+    /// gives the rest of that epoch, and no sample is loaded again. Workers, prefetch and where the work is done may be others; so may the
+    /// batch size, where the sampler gives samples. The seed is that of the state. What cannot be exact is an
+    /// [`Error::State`] from [`build`](Builder::build).
+    #[must_use]
+    pub fn resume(mut self, state: State) -> Self {
+        self.resume = Some(state);
+        self
+    }
+
     /// Checks the arguments. Starts nothing.
     pub fn build(self) -> Result<DataLoader<B>, Error> {
         self.check()?;
@@ -214,10 +229,15 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             redo: self.redo,
             pinned: S::STREAM,
         };
-        let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+        let resume = self.resume.map(Resume::read).transpose()?;
+        let seed = match &resume {
+            Some(resume) => resume.seed(self.seed)?,
+            None => self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
+        };
         let allocator = self.allocator.unwrap_or_else(|| Arc::new(LocalArena::new(IDLE_BYTES)));
         let work = self.source.work(self.collate, allocator, seed, self.cut.drop_last);
-        let (jobs, len) = self.source.jobs(&self.cut, seed)?;
+        let jobs = self.source.jobs(&self.cut, seed)?;
+        let start = resume.map(|resume| resume.apply(&jobs, self.in_order)).transpose()?;
         let (in_flight, drop_last) = (self.in_flight, self.cut.drop_last);
         let pool: MakePool<B> = match self.place {
             Place::Inline => Box::new(move || Ok(Box::new(Inline::new(work)) as AnyPool<B>)),
@@ -232,7 +252,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             options,
             timeout: self.timeout,
             seed,
-            len,
+            start: start.unwrap_or_default(),
         }))
     }
 
@@ -292,8 +312,9 @@ impl<S: Samples, B: crate::batch::Transfer> Builder<S, B> {
 }
 
 impl<D: Dataset, B: Send + 'static> Builder<MapSource<D>, B> {
-    /// A new random order for each epoch, which depends on the seed and the epoch alone. For PyTorch's order see
-    /// [`sampler::Random`](crate::sampler::Random).
+    /// A new random order for each epoch, which depends on the seed and the epoch alone: a keyed permutation
+    /// ([`sampler::Shuffled`](crate::sampler::Shuffled)), which takes no memory and no time to begin, whatever the number of samples.
+    /// For PyTorch's order see [`sampler::Random`](crate::sampler::Random).
     #[must_use]
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.source.shuffle = shuffle;

@@ -1,14 +1,13 @@
 //! What a loader draws from.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::Jobs;
+use super::plan::{Indices, Jobs};
 use crate::batch::Allocator;
 use crate::dataset::{Dataset, IterableDataset};
 use crate::error::Error;
-use crate::random::{Domain, Key};
-use crate::sampler::{Batches, Sampler, Sequential};
+use crate::sampler::{Batches, Sampler, Sequential, Shuffled};
 use crate::work::{BatchJob, Collate, Draw, Fetch, Work};
 
 mod sealed {
@@ -38,7 +37,7 @@ pub trait Samples: sealed::Sealed + Send + 'static {
 
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "the trait is sealed")]
-    fn jobs(self, cut: &Cut, seed: u64) -> Result<(Jobs, Option<usize>), Error>;
+    fn jobs(self, cut: &Cut, seed: u64) -> Result<Jobs, Error>;
 }
 
 /// How samples are cut into batches.
@@ -105,7 +104,7 @@ impl<D: Dataset> Samples for MapSource<D> {
     }
 
     #[expect(private_interfaces, reason = "the trait is sealed")]
-    fn jobs(self, cut: &Cut, seed: u64) -> Result<(Jobs, Option<usize>), Error> {
+    fn jobs(self, cut: &Cut, seed: u64) -> Result<Jobs, Error> {
         let Self {
             dataset,
             shuffle,
@@ -118,61 +117,18 @@ impl<D: Dataset> Samples for MapSource<D> {
                     "batch_sampler decides the batches by itself: leave batch_size, drop_last, shuffle and sampler out",
                 ));
             }
-            let len = batches.len();
-            return Ok((Jobs::Indices(Arc::new(Mutex::new(batches))), len));
+            return Ok(Jobs::Indices(Indices::of_batches(batches, dataset.len())));
         }
         if shuffle && sampler.is_some() {
             return Err(Error::config("sampler decides the order by itself: leave shuffle out"));
         }
-        let sampler = match sampler {
+        let sampler: Box<dyn Sampler<Item = usize>> = match sampler {
             Some(sampler) => sampler,
-            None if shuffle => Box::new(Shuffle {
-                dataset,
-                seed,
-                order: Vec::new(),
-                next: 0,
-            }),
-            None => Box::new(Sequential::new(dataset.len())) as Box<dyn Sampler<Item = usize>>,
+            None if shuffle => Box::new(Shuffled::new(dataset.len(), seed)?),
+            None => Box::new(Sequential::new(dataset.len())),
         };
         let batches = Batches::new(sampler, cut.size()?, cut.drop_last)?;
-        let len = batches.len();
-        Ok((Jobs::Indices(Arc::new(Mutex::new(Box::new(batches)))), len))
-    }
-}
-
-/// A new order for each epoch, of nothing but the seed and the epoch.
-struct Shuffle<D> {
-    dataset: Arc<D>,
-    seed: u64,
-    order: Vec<usize>,
-    next: usize,
-}
-
-impl<D: Dataset> Sampler for Shuffle<D> {
-    type Item = usize;
-
-    fn begin(&mut self, epoch: u64) -> Result<(), crate::BoxError> {
-        let key = Key {
-            seed: self.seed,
-            epoch,
-            domain: Domain::Epoch,
-            ..Key::default()
-        };
-        self.order.clear();
-        self.order.extend(0..self.dataset.len());
-        key.stream().shuffle(&mut self.order);
-        self.next = 0;
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<usize>, crate::BoxError> {
-        let index = self.order.get(self.next).copied();
-        self.next += usize::from(index.is_some());
-        Ok(index)
-    }
-
-    fn len(&self) -> Option<usize> {
-        Some(self.dataset.len())
+        Ok(Jobs::Indices(Indices::of_samples(batches, cut, dataset.len())?))
     }
 }
 
@@ -214,7 +170,7 @@ impl<D: IterableDataset> Samples for StreamSource<D> {
     }
 
     #[expect(private_interfaces, reason = "the trait is sealed")]
-    fn jobs(self, cut: &Cut, _: u64) -> Result<(Jobs, Option<usize>), Error> {
-        Ok((Jobs::Stream(cut.size()?), None))
+    fn jobs(self, cut: &Cut, _: u64) -> Result<Jobs, Error> {
+        Ok(Jobs::Stream(cut.size()?))
     }
 }

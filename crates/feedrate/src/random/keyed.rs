@@ -17,6 +17,8 @@ pub enum Domain {
     Worker,
     /// One whole epoch (a sampler's order); `position` is 0.
     Epoch,
+    /// A [`Permutation`](super::Permutation); `position` is its length.
+    Permutation,
 }
 
 /// Names a stream.

@@ -29,23 +29,6 @@ fn randperm() {
     assert_eq!(untouched.u32(), Mt19937::new(3).u32());
 }
 
-/// The branch for more than 214,748,363 elements, on a size that a test can afford; the algorithm is the field document's.
-#[test]
-fn randperm_of_very_many() {
-    let mut generator = Mt19937::new(11);
-    let items = generator.randperm_large(1000);
-    let mut reference = vec![0; 1000];
-    let mut draws = Mt19937::new(11);
-    for i in 0..1000 {
-        let z = usize::try_from(draws.u64() % (i as u64 + 1)).unwrap();
-        reference[i] = i;
-        reference[i] = reference[z];
-        reference[z] = i;
-    }
-    assert_eq!(items, reference);
-    assert_eq!(generator.u32(), draws.u32());
-}
-
 #[test]
 fn randint() {
     for (seed, high, expected) in RANDINT {

@@ -1,8 +1,9 @@
 //! PyTorch's random order.
 
-use super::Sampler;
+use super::{Order, Sampler, generator_state, must_be, must_have, restored_generator, restored_position};
 use crate::error::{BoxError, Error};
-use crate::random::Mt19937;
+use crate::random::{Mt19937, skip_permutation};
+use crate::state::State;
 
 /// The order of `torch.utils.data.RandomSampler`, draw by draw, for a `torch.Generator` in the same state.
 ///
@@ -22,16 +23,22 @@ use crate::random::Mt19937;
 /// assert_eq!(order, [4, 0, 1, 3, 2]);
 /// # Ok::<(), feedrate::BoxError>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Random {
     generator: Mt19937,
+    /// At the start of the epoch.
+    before: Mt19937,
     samples: usize,
     wanted: usize,
     replacement: bool,
-    /// Drawn and not yet given.
-    chunk: std::vec::IntoIter<usize>,
+    /// Drawn last.
+    chunk: Order,
+    /// How much of it was given.
+    used: u64,
     /// Chunks drawn in this epoch.
     chunks: usize,
+    /// Given in this epoch.
+    given: usize,
 }
 
 /// Torch draws this many at a time with replacement.
@@ -51,12 +58,15 @@ impl Random {
             ));
         }
         Ok(Self {
+            before: generator.clone(),
             generator,
             samples,
             wanted: samples,
             replacement: false,
-            chunk: Vec::new().into_iter(),
+            chunk: Order::default(),
+            used: 0,
             chunks: 0,
+            given: 0,
         })
     }
 
@@ -83,25 +93,29 @@ impl Random {
         &self.generator
     }
 
-    fn draw(&mut self) -> Option<Vec<usize>> {
-        let chunk = self.chunks;
-        self.chunks += 1;
-        let (size, full) = if self.replacement {
-            (DRAW, self.wanted / DRAW)
+    /// Size of the chunks and of the last one.
+    fn chunk_sizes(&self) -> (usize, usize) {
+        let size = if self.replacement { DRAW } else { self.samples };
+        (size, self.wanted % size)
+    }
+
+    /// Draws the next chunk; false when there is none.
+    fn draw(&mut self) -> Result<bool, Error> {
+        let (size, last) = self.chunk_sizes();
+        let full = self.wanted / size;
+        if self.chunks > full {
+            return Ok(false);
+        }
+        let len = if self.chunks < full { size } else { last };
+        let (samples, len) = (self.samples as u64, len as u64);
+        self.chunk = if self.replacement {
+            Order::random(samples, &mut self.generator, true, len)?
         } else {
-            (self.samples, self.wanted / self.samples)
+            Order::first_of_randperm(samples, len, &mut self.generator)?
         };
-        if chunk > full {
-            return None;
-        }
-        let len = if chunk < full { size } else { self.wanted % size };
-        if self.replacement {
-            let drawn = self.generator.randint(self.samples as u64, len);
-            return Some(drawn.into_iter().filter_map(|i| usize::try_from(i).ok()).collect());
-        }
-        let mut order = self.generator.randperm(self.samples);
-        order.truncate(len);
-        Some(order)
+        self.chunks += 1;
+        self.used = 0;
+        Ok(true)
     }
 }
 
@@ -109,24 +123,94 @@ impl Sampler for Random {
     type Item = usize;
 
     fn begin(&mut self, _: u64) -> Result<(), BoxError> {
-        self.chunk = Vec::new().into_iter();
-        self.chunks = 0;
+        self.before = self.generator.clone();
+        self.chunk = Order::default();
+        (self.used, self.chunks, self.given) = (0, 0, 0);
         Ok(())
     }
 
     fn next(&mut self) -> Result<Option<usize>, BoxError> {
         loop {
-            if let Some(index) = self.chunk.next() {
-                return Ok(Some(index));
+            if let Some(index) = self.chunk.at(self.used) {
+                self.used += 1;
+                self.given += 1;
+                return Ok(Some(usize::try_from(index)?));
             }
-            match self.draw() {
-                Some(chunk) => self.chunk = chunk.into_iter(),
-                None => return Ok(None),
+            if !self.draw()? {
+                return Ok(None);
             }
         }
     }
 
     fn len(&self) -> Option<usize> {
         Some(self.wanted)
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(State::map([
+            ("sampler", "random".into()),
+            ("samples", self.samples.into()),
+            ("count", self.wanted.into()),
+            ("replacement", self.replacement.into()),
+            ("generator", generator_state(&self.before)),
+            ("position", self.given.into()),
+            ("chunks", self.chunks.into()),
+        ]))
+    }
+
+    fn restore(&mut self, state: &State) -> Result<(), Error> {
+        must_be(state, "random")?;
+        must_have(state, self.samples)?;
+        state.must_be("count", self.wanted, "indices in an epoch", "ask for the same number")?;
+        state.must_be("replacement", self.replacement, "replacement", "choose the same")?;
+        let (position, chunks) = (restored_position(state, self.wanted)?, state.count("chunks")?);
+        let (size, _) = self.chunk_sizes();
+        if chunks > self.wanted / size + 1 || chunks < position.div_ceil(size) {
+            return Err(Error::state(format!(
+                "{chunks} chunks of {size} were drawn for {position} indices"
+            )));
+        }
+        self.generator = restored_generator(state)?;
+        self.begin(0).map_err(|error| Error::state(error.to_string()))?;
+        self.go_to(position)?;
+        while self.chunks < chunks {
+            self.draw()?;
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, count: usize) -> Result<usize, BoxError> {
+        let from = self.given;
+        self.go_to(from.saturating_add(count).min(self.wanted))?;
+        if self.given - from < count {
+            // The end was seen, and with it the last draw.
+            while self.draw()? {}
+        }
+        Ok(self.given - from)
+    }
+}
+
+impl Random {
+    /// Passes over indices, and over whole permutations without making them.
+    fn go_to(&mut self, position: usize) -> Result<(), Error> {
+        let (size, _) = self.chunk_sizes();
+        while self.given < position {
+            let (left, missing) = (self.chunk.len() - self.used, (position - self.given) as u64);
+            if left == 0 && !self.replacement && missing >= size as u64 && self.chunks < self.wanted / size {
+                skip_permutation(&mut self.generator, size as u64);
+                self.chunks += 1;
+                self.given += size;
+                self.chunk = Order::default();
+                self.used = 0;
+                continue;
+            }
+            if left == 0 && !self.draw()? {
+                return Ok(());
+            }
+            let step = missing.min(self.chunk.len() - self.used);
+            self.used += step;
+            self.given += usize::try_from(step).unwrap_or_default();
+        }
+        Ok(())
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::Sampler;
-use crate::error::BoxError;
+use super::{Sampler, must_be, must_have, restored_position, skip_to};
+use crate::error::{BoxError, Error};
+use crate::state::State;
 
 /// 0, 1, 2, …
 #[derive(Debug, Clone)]
@@ -38,6 +39,25 @@ impl Sampler for Sequential {
 
     fn len(&self) -> Option<usize> {
         Some(self.len)
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(State::map([
+            ("sampler", "sequential".into()),
+            ("samples", self.len.into()),
+            ("position", self.next.into()),
+        ]))
+    }
+
+    fn restore(&mut self, state: &State) -> Result<(), Error> {
+        must_be(state, "sequential")?;
+        must_have(state, self.len)?;
+        self.next = restored_position(state, self.len)?;
+        Ok(())
+    }
+
+    fn skip(&mut self, count: usize) -> Result<usize, BoxError> {
+        Ok(skip_to(&mut self.next, self.len, count))
     }
 }
 

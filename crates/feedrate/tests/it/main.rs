@@ -6,4 +6,5 @@ mod loader;
 mod pools;
 #[cfg(all(feature = "processes", target_os = "linux"))]
 mod processes;
+mod resume;
 mod simulated;

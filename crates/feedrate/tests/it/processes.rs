@@ -123,6 +123,36 @@ fn the_same_batches_as_inline() {
     image.as_bytes_mut().unwrap().fill(1);
 }
 
+/// Saved inline or in processes, resumed in processes or inline: the same tensors, random numbers included.
+#[test]
+fn a_resumed_loader_goes_on_in_processes() {
+    let build = |workers: usize| {
+        let builder = tensors(Vec::new()).unwrap();
+        match workers {
+            0 => builder.inline(),
+            n => builder.processes(n, launch("tensors")),
+        }
+    };
+    let all =
+        |loader: &mut DataLoader<Value>| -> Vec<Value> { loader.iter().unwrap().collect::<Result<_, _>>().unwrap() };
+    let whole = all(&mut build(0).build().unwrap());
+    for (before, after) in [(0, 2), (2, 0), (2, 1)] {
+        for cut in [0, 3, whole.len()] {
+            let mut loader = build(before).build().unwrap();
+            let mut epoch = loader.iter().unwrap();
+            let taken: Vec<Value> = epoch.by_ref().take(cut).collect::<Result<_, _>>().unwrap();
+            assert_eq!(taken, whole[..cut]);
+            let state = epoch.state().unwrap().to_string().parse().unwrap();
+            let mut resumed = build(after).resume(state).build().unwrap();
+            assert_eq!(
+                all(&mut resumed),
+                whole[cut..],
+                "{before} to {after} workers, cut at {cut}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_dead_worker_is_replaced_and_its_tasks_done_again() {
     let scratch = Scratch::new("redo");

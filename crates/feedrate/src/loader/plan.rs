@@ -1,0 +1,290 @@
+//! The jobs of an epoch, and where they stand.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::source::Cut;
+use crate::error::{BoxError, Error};
+use crate::sampler::{Batches, Sampler};
+use crate::state::State;
+use crate::work::{BatchJob, catch};
+
+/// Where jobs come from.
+#[derive(Clone)]
+pub(super) enum Jobs {
+    /// Batches of indices.
+    Indices(Indices),
+    /// So many samples of a worker's stream, again and again.
+    Stream(usize),
+}
+
+/// The order of a loader, shared with the plan of the epoch that is under way.
+#[derive(Clone)]
+pub(super) struct Indices {
+    order: Arc<Mutex<Order>>,
+    /// Samples in a batch, where the loader cuts them.
+    pub(super) batch_size: Option<usize>,
+    pub(super) drop_last: bool,
+    /// Samples of the dataset.
+    pub(super) samples: usize,
+}
+
+/// What gives batches.
+pub(super) enum Order {
+    Samples(Batches<Box<dyn Sampler<Item = usize>>>),
+    Batches(Box<dyn Sampler<Item = Vec<usize>>>),
+}
+
+impl Indices {
+    pub(super) fn of_samples(
+        batches: Batches<Box<dyn Sampler<Item = usize>>>,
+        cut: &Cut,
+        samples: usize,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            order: Arc::new(Mutex::new(Order::Samples(batches))),
+            batch_size: Some(cut.size()?),
+            drop_last: cut.drop_last,
+            samples,
+        })
+    }
+
+    pub(super) fn of_batches(batches: Box<dyn Sampler<Item = Vec<usize>>>, samples: usize) -> Self {
+        Self {
+            order: Arc::new(Mutex::new(Order::Batches(batches))),
+            batch_size: None,
+            drop_last: false,
+            samples,
+        }
+    }
+
+    pub(super) fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Order {
+    fn sampler(&mut self) -> &mut dyn Sampler<Item = Vec<usize>> {
+        match self {
+            Self::Samples(batches) => batches,
+            Self::Batches(batches) => &mut **batches,
+        }
+    }
+
+    pub(super) fn len(&self) -> Option<usize> {
+        match self {
+            Self::Samples(batches) => batches.len(),
+            Self::Batches(batches) => batches.len(),
+        }
+    }
+
+    pub(super) fn state(&self) -> Option<State> {
+        match self {
+            Self::Samples(batches) => batches.state(),
+            Self::Batches(batches) => batches.state(),
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: &State) -> Result<(), Error> {
+        self.sampler().restore(state)
+    }
+
+    /// Passes over what was delivered before. A sampler with states is trusted and may jump; one without is gone through, and
+    /// must give what it gave.
+    fn pass(&mut self, mark: &Mark, trusted: bool) -> Result<(), BoxError> {
+        let (wanted, found) = if !trusted {
+            let mut again = Mark::default();
+            while again.batches < mark.batches
+                && let Some(indices) = self.sampler().next()?
+            {
+                again.add(&indices);
+            }
+            if again.batches == mark.batches && again != *mark {
+                return Err(Error::state(format!(
+                    "the sampler gives another order than before: {} samples with hash {} in the state, {} with {} here: \
+                     make its order depend on the epoch alone, or give it `state` and `restore`",
+                    mark.samples, mark.hash, again.samples, again.hash
+                ))
+                .into());
+            }
+            (mark.batches, again.batches)
+        } else if let Self::Samples(batches) = self {
+            let found = batches.skip_samples(usize::try_from(mark.samples)?)?;
+            (mark.samples, found as u64)
+        } else {
+            let found = self.sampler().skip(usize::try_from(mark.batches)?)?;
+            (mark.batches, found as u64)
+        };
+        if wanted == found {
+            return Ok(());
+        }
+        Err(Error::state(format!(
+            "the sampler's epoch is shorter than before: {wanted} were delivered in the state, {found} are there: resume with the same \
+             data and sampler"
+        ))
+        .into())
+    }
+}
+
+/// How far an epoch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) batches: u64,
+    pub(super) samples: u64,
+    /// 64-bit FNV-1a over the indices, word by word.
+    pub(super) hash: u64,
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self {
+            batches: 0,
+            samples: 0,
+            hash: 0xcbf2_9ce4_8422_2325,
+        }
+    }
+}
+
+impl Mark {
+    fn add(&mut self, indices: &[usize]) {
+        self.batches += 1;
+        self.samples += indices.len() as u64;
+        for index in indices {
+            self.hash = (self.hash ^ *index as u64).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+/// What an epoch in progress knows of itself.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The sampler's state before the epoch, null where it has none; `None` until it is begun.
+    before: Option<State>,
+    /// After each batch that is planned and not delivered, the first of which has position `delivered.batches`.
+    planned: VecDeque<Mark>,
+    delivered: Mark,
+}
+
+impl Progress {
+    pub(super) fn at(mark: Mark) -> Self {
+        Self {
+            delivered: mark,
+            ..Self::default()
+        }
+    }
+
+    /// The batch at this position was handed over, or failed for good.
+    pub(super) fn deliver(&mut self, position: u64) {
+        while self.delivered.batches <= position
+            && let Some(mark) = self.planned.pop_front()
+        {
+            self.delivered = mark;
+        }
+    }
+
+    pub(super) fn delivered(&self) -> Mark {
+        self.delivered
+    }
+
+    pub(super) fn before(&self) -> Option<&State> {
+        self.before.as_ref()
+    }
+}
+
+/// The jobs of one epoch, from where it is to begin.
+pub(super) struct EpochPlan {
+    jobs: Jobs,
+    epoch: u64,
+    /// What is planned so far.
+    planned: Mark,
+    /// Whether the sampler of the state had a state itself.
+    trusted: bool,
+    begun: bool,
+    failed: bool,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl EpochPlan {
+    pub(super) fn new(jobs: Jobs, epoch: u64, from: Mark, trusted: bool, progress: Arc<Mutex<Progress>>) -> Self {
+        Self {
+            jobs,
+            epoch,
+            planned: from,
+            trusted,
+            begun: false,
+            failed: false,
+            progress,
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins the epoch, and passes over what was delivered before.
+    fn begin(&mut self, order: &mut Order) -> Result<(), BoxError> {
+        let mut progress = self.progress();
+        if progress.before.is_none() {
+            progress.before = Some(order.state().into());
+        }
+        drop(progress);
+        order.sampler().begin(self.epoch)?;
+        self.begun = true;
+        if self.planned.batches > 0 || self.planned.samples > 0 {
+            // What cannot be exact is not done at all.
+            self.failed = true;
+            order.pass(&self.planned, self.trusted)?;
+            self.failed = false;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for EpochPlan {
+    type Item = Result<BatchJob, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let epoch = self.epoch;
+        let indices = match &self.jobs {
+            Jobs::Stream(count) => {
+                return Some(Ok(BatchJob {
+                    epoch,
+                    first: self.planned.samples,
+                    indices: Vec::new(),
+                    count: *count,
+                }));
+            }
+            Jobs::Indices(indices) => indices.clone(),
+        };
+        if self.failed {
+            return None;
+        }
+        let mut order = indices.order();
+        let next = catch(|| {
+            if !self.begun {
+                self.begin(&mut order)?;
+            }
+            order.sampler().next()
+        });
+        match next {
+            Ok(None) => None,
+            Ok(Some(indices)) => {
+                let first = self.planned.samples;
+                self.planned.add(&indices);
+                let mark = self.planned;
+                self.progress().planned.push_back(mark);
+                Some(Ok(BatchJob {
+                    epoch,
+                    first,
+                    count: indices.len(),
+                    indices,
+                }))
+            }
+            Err((panic, source)) => Some(Err(match source.downcast::<Error>() {
+                Ok(error) if error.is_state() => *error,
+                Ok(error) => Error::Sampler { panic, source: error },
+                Err(source) => Error::Sampler { panic, source },
+            })),
+        }
+    }
+}

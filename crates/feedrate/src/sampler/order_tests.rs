@@ -1,0 +1,84 @@
+use super::*;
+use crate::sampler::{Random, Sampler};
+
+fn indices(order: &Order) -> Vec<i64> {
+    order.iter().collect()
+}
+
+/// The same indices, and the same generator afterwards, as the sampler that draws piece by piece.
+#[test]
+fn random_is_an_epoch_of_the_sampler() {
+    for len in [1, 2, 31, 32, 33, 200] {
+        for count in [1, 5, 31, 32, 64, 199, 200, 201, 400, 450] {
+            for replacement in [false, true] {
+                let mut sampler = Random::new(len, 9).unwrap().replacement(replacement);
+                sampler = sampler.count(count).unwrap();
+                sampler.begin(0).unwrap();
+                let expected: Vec<i64> = std::iter::from_fn(|| sampler.next().unwrap())
+                    .map(|i| i64::try_from(i).unwrap())
+                    .collect();
+
+                let mut generator = Mt19937::new(9);
+                let order = Order::random(len as u64, &mut generator, replacement, count as u64).unwrap();
+                let case = format!("{count} of {len}, replacement {replacement}");
+                assert_eq!(indices(&order), expected, "{case}");
+                assert_eq!(
+                    generator.to_torch_state(),
+                    sampler.generator().to_torch_state(),
+                    "{case}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn lookups() {
+    let shuffled = Order::randperm(1_000, &mut Mt19937::new(0)).unwrap();
+    assert_eq!(
+        (shuffled.at(0), shuffled.at(999).is_some(), shuffled.at(1_000)),
+        (Some(44), true, None)
+    );
+    assert!(shuffled.position_of(44).unwrap_err().is_config());
+    assert_eq!(shuffled.bytes(), 4_000);
+
+    let keyed = Order::keyed(1 << 63, 1, 2).unwrap();
+    let index = keyed.at(1 << 62).unwrap();
+    assert_eq!(keyed.position_of(index).unwrap(), Some(1 << 62));
+    assert_eq!((keyed.position_of(-1).unwrap(), keyed.bytes()), (None, 0));
+
+    let forwards = Order::sequential(3).unwrap();
+    assert_eq!(indices(&forwards), [0, 1, 2]);
+    assert_eq!(
+        (forwards.position_of(2).unwrap(), forwards.position_of(3).unwrap()),
+        (Some(2), None)
+    );
+
+    assert_eq!(indices(&Order::of(vec![5, -1, 1 << 40])), [5, -1, 1 << 40]);
+    assert_eq!(indices(&Order::of_u32(vec![5, u32::MAX])), [5, i64::from(u32::MAX)]);
+}
+
+#[test]
+fn distributed() {
+    // torch.randperm(10) of seed 7
+    let shuffled = Order::distributed(10, 7, true).unwrap();
+    assert_eq!(indices(&shuffled), [5, 0, 3, 4, 1, 7, 9, 6, 8, 2]);
+    assert_eq!(indices(&Order::distributed(3, 7, false).unwrap()), [0, 1, 2]);
+}
+
+#[test]
+fn refusals() {
+    let mut generator = Mt19937::new(0);
+    assert!(Order::random(0, &mut generator, false, 1).unwrap_err().is_config());
+    assert!(Order::random(0, &mut generator, true, 1).unwrap_err().is_config());
+    assert!(Order::random(0, &mut generator, false, 0).unwrap().is_empty());
+    assert!(Order::randperm(u64::MAX, &mut generator).unwrap_err().is_config());
+    assert!(
+        Order::random(10, &mut generator, true, u64::MAX)
+            .unwrap_err()
+            .is_config()
+    );
+    assert!(Order::sequential(u64::MAX).unwrap_err().is_config());
+    let stopped = Order::random_while(1 << 21, &mut generator, false, 1 << 21, &mut || false);
+    assert!(stopped.unwrap_err().to_string().contains("told not to go on"));
+}
