@@ -310,11 +310,13 @@ class AgreedSource:
     and what counts its batches, so that those taken ahead are not taken for delivered.
 
     All methods are called from one thread. An exception of the source comes in the place of its batch and is no step.
+    ``batched=False``: the source gives samples and not batches.
     """
 
-    def __init__(self, source: _Source, agreement: Agreement) -> None:
+    def __init__(self, source: _Source, agreement: Agreement, *, batched: bool = True) -> None:
         self._source = source
         self._agreement = agreement
+        self._batched = batched
         # Taken and not yet handed over: batch, exception in its place, mark.
         self._waiting: deque[tuple[Any, Exception | None, tuple[int, int] | None]] = deque()
         self._have = 0
@@ -364,7 +366,9 @@ class AgreedSource:
     def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Which samples of the batch handed over last are from this rank's stream: all or none. ``None`` before the first one, and
         for a batch without a length."""
-        rows = None if self._given is None else _rows(self._given)
+        if self.step == 0 or self._over:
+            return None
+        rows = _rows(self._given) if self._batched else 1
         return None if rows is None else np.full(rows, self._own, np.bool_)
 
     def _take(self, timeout: float | None) -> bool:

@@ -421,6 +421,32 @@ def test_a_batch_with_a_state_is_filled_up_without_it() -> None:
     assert on_ranks(2, work) == [[own] * 3, [own] * 2 + [(np.ndarray, None, [], 1)]]
 
 
+def test_samples_without_batches_have_a_mask_of_one() -> None:
+    store = Memory()
+
+    class Source:
+        def __init__(self, rank: int) -> None:
+            self.left = 3 - rank
+
+        def next(self, timeout: float | None) -> Any:
+            self.left -= 1
+            return END if self.left < 0 else {"text": "abc"}
+
+        def mark(self) -> None:
+            return None
+
+    def work(rank: int) -> Any:
+        agreement = Coordinator(store, name="x").begin(Ranks(rank, 2, "pad"))
+        source = AgreedSource(Source(rank), agreement, batched=False)
+        got = []
+        while (sample := source.next(None)) is not END:
+            got.append((sample, source.mask().tolist()))
+        return got
+
+    own = ({"text": "abc"}, [True])
+    assert on_ranks(2, work) == [[own] * 3, [own] * 2 + [({"text": "abc"}, [False])]]
+
+
 def test_ranks_that_were_told_different_things_are_an_error() -> None:
     store = Memory()
 

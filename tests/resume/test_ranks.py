@@ -96,7 +96,7 @@ ELASTIC = [
         ("pad", "shuffle", 1, 0, 2),
         ("drop", "shuffle", 2, 4, 0),
         ("exact", "weighted", 1, 3, 0),
-        ("exact", "mine", 1, 2, 0),
+        ("exact", "mine", 0, 2, 0),
         ("pad", "plain", 0, 1, 2),
     )
 ]
