@@ -186,6 +186,7 @@ def on_ranks(case: dict[str, Any], world: int, epochs: int = 1, **changed: Any) 
     return found
 
 
+@pytest.mark.filterwarnings("ignore:This epoch had no batch")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
@@ -371,6 +372,7 @@ def test_the_loader_without_torch_shares_out_alike() -> None:
 # -- cases that have hurt others
 
 
+@pytest.mark.filterwarnings("ignore:This epoch had no batch")
 def test_dist_03_len_is_what_is_delivered() -> None:
     for n, batch, workers, drop_last, policy in itertools.product((1, 7, 8, 9), (1, 4, 8), (0, 1), (False, True), POLICIES):
         loader = make(
