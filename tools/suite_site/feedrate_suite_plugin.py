@@ -1,10 +1,11 @@
-"""The pytest plugin of ``tools/pytorch_suite.py``: one JSON line for each thing that happens.
+"""The pytest plugin of ``tools/suite_runner.py``: one JSON line for each thing that happens.
 
 The lines go to a file, so that they outlive a test that takes the whole process down.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -36,10 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    import torch.utils.data
-
-    tested = torch.utils.data.DataLoader
-    held = {getattr(item.module, "DataLoader", tested) for item in session.items if isinstance(item, pytest.Function)}
+    module, _, name = os.environ["FEEDRATE_SUITE_REPLACES"].partition(":")
+    tested = getattr(importlib.import_module(module), name)
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    held = {getattr(module, known, tested) for module in modules for known in ("DataLoader", "StatefulDataLoader")}
     _write(
         "collected",
         tests=[_short(item.nodeid) for item in session.items],

@@ -1,9 +1,9 @@
-"""Puts the class under test in the place of torch's ``DataLoader``, in this and every child process.
+"""Puts the class under test in the place of torch's or torchdata's loader, in this and every child process.
 
-``tools/pytorch_suite.py`` puts this folder on ``PYTHONPATH``; Python runs the file at start. Spawned
-workers and ``python -c`` children of the tests inherit it. As soon as both torch and the module of the
-class have been imported completely, every module that holds the stock class gets the other one. The
-package of the class itself keeps the stock class, which it subclasses.
+``tools/suite_runner.py`` puts this folder on ``PYTHONPATH``; Python runs the file at start. Spawned workers and
+``python -c`` children of the tests inherit it. As soon as both the stock loader's package and the module of the class
+have been imported completely, every module that holds the stock class gets the other one. The package of the class
+itself keeps the stock class, which it may subclass.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import sys
 from typing import Any
 
 _module, _, _name = os.environ.get("FEEDRATE_SUITE_CLASS", "").partition(":")
+_stock_module, _, _stock_name = os.environ.get("FEEDRATE_SUITE_REPLACES", "").partition(":")
+# torch's loader is there as soon as torch is; torchdata's is a module of its own.
+_awaited = "torch" if _stock_module.startswith("torch.") else _stock_module
 
 
 class _Swap(importlib.abc.MetaPathFinder):
@@ -27,7 +30,7 @@ class _Swap(importlib.abc.MetaPathFinder):
         self.busy = False
 
     def find_spec(self, fullname: str, _path: Any = None, _target: Any = None) -> Any:
-        if fullname not in {"torch", _module} or self.busy:
+        if fullname not in {_awaited, _module} or self.busy:
             return None
         self.busy = True
         try:
@@ -47,16 +50,15 @@ class _Swap(importlib.abc.MetaPathFinder):
         return spec
 
     def swap(self) -> None:
-        if self.swapped is not None or "torch" not in self.complete:
+        if self.swapped is not None or _awaited not in self.complete:
             return
         if _module not in self.complete:
             if _module not in sys.modules:
                 importlib.import_module(_module)
-            if not _module.startswith("torch."):
+            if _module != _stock_module:
                 return  # done by the nested call, or still being imported further up
-        import torch.utils.data.dataloader as stock_module
-
-        stock, mine = stock_module.DataLoader, getattr(sys.modules[_module], _name)
+        stock = getattr(importlib.import_module(_stock_module), _stock_name)
+        mine = getattr(sys.modules[_module], _name)
         self.swapped = []
         if mine is stock:
             return
