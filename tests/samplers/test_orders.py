@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 import threading
 import time
 
@@ -246,6 +247,24 @@ def test_the_gil_is_released_while_an_order_is_drawn() -> None:
     done.set()
     thread.join()
     assert sum(begun < moment < ended for moment in times) >= 3
+
+
+def test_a_signal_interrupts_a_long_draw() -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = state(generator(0))
+    old = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.05)
+        with pytest.raises(Interrupted):
+            Order.torch_random(10_000_000, before, num_samples=400_000_000)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, old)
 
 
 def test_iterators_can_be_shared_by_threads() -> None:

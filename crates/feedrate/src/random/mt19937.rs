@@ -73,7 +73,7 @@ impl Mt19937 {
         temper(self.words[self.next - 1])
     }
 
-    /// As so many calls of [`u32`](Mt19937::u32) whose results nobody wants, about ten times as fast.
+    /// As so many calls of [`u32`](Mt19937::u32) whose results nobody wants, and much faster.
     pub fn skip(&mut self, mut draws: u64) {
         while draws > 0 {
             if self.next == WORDS {

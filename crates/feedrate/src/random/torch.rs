@@ -18,7 +18,7 @@ const BLOCK: usize = 128;
 const ASK: usize = BLOCK << 13;
 
 impl Mt19937 {
-    /// `torch.randperm(n)`. Takes `8 * n` bytes and 5 to 10 ns an element.
+    /// `torch.randperm(n)`. Takes `8 * n` bytes.
     pub fn randperm(&mut self, n: usize) -> Vec<usize> {
         let mut items: Vec<usize> = (0..n).collect();
         permute(self, &mut items, n, &mut || true);

@@ -1,6 +1,7 @@
 //! Against values of libtorch 2.14.1.
 
 use super::*;
+use crate::random::Mt19937;
 
 fn drain<S: Sampler>(sampler: &mut S, batch_size: usize) -> Vec<S::Request> {
     std::iter::from_fn(|| sampler.next(batch_size)).collect()
