@@ -9,6 +9,7 @@ from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._errors import Error, WorkerDied
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
+from feedrate._state_errors import ResumeError
 
 __version__ = "0.1.0"
 
@@ -17,6 +18,7 @@ __all__ = [
     "Error",
     "IterableDataset",
     "PackedList",
+    "ResumeError",
     "Rng",
     "WorkerDied",
     "WorkerInfo",

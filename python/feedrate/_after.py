@@ -20,8 +20,9 @@ class AfterThread:
     def __init__(self, engine: Engine, step: Callable[[Any], Any], begin: Callable[[], None], name: str) -> None:
         self._engine = engine
         self._in: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._out: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[tuple[Any, BaseException | None, Any]] = queue.SimpleQueue()
         self._pending = 0
+        self._mark: tuple[int, int] | None = None
         self._over = False
         self.thread = threading.Thread(target=_run, args=(self._in, self._out, step, begin), name=name, daemon=True)
         self.thread.start()
@@ -31,6 +32,11 @@ class AfterThread:
         while self._pending:
             self._receive()
         self._over = False
+        self._mark = None
+
+    def mark(self) -> tuple[int, int] | None:
+        """As the engine's, for what :meth:`next` gave or raised."""
+        return self._mark
 
     def next(self, timeout: float | None) -> Any:
         """The next batch after the step, or ``END``. Blocks; ``timeout`` holds for the batch's arrival, not for the step."""
@@ -43,6 +49,7 @@ class AfterThread:
                 arrived = self._take(timeout)
             except Exception:
                 # A batch that failed had its place as well; a timeout took none, and gives none back.
+                self._mark = self._engine.mark()
                 self._engine.feed.refill()
                 raise
             if not arrived:
@@ -64,7 +71,7 @@ class AfterThread:
         except Exception as error:
             if timeout != 0.0:
                 raise
-            self._in.put((None, error))
+            self._in.put((None, error, self._engine.mark()))
             self._pending += 1
             # Said once for each call: a feed that is broken for good would say it for ever.
             return False
@@ -72,7 +79,7 @@ class AfterThread:
             self._over = True
         if batch is END or batch is None:
             return False
-        self._in.put((batch, None))
+        self._in.put((batch, None, self._engine.mark()))
         self._pending += 1
         return True
 
@@ -85,17 +92,18 @@ class AfterThread:
                     raise RuntimeError("Pin memory thread exited unexpectedly") from None
                 continue
             self._pending -= 1
-            return found
+            batch, error, self._mark = found
+            return batch, error
 
 
 def _run(source: Any, sink: Any, step: Callable[[Any], Any], begin: Callable[[], None]) -> None:
     begin()
     while (item := source.get()) is not None:
-        batch, error = item
+        batch, error, mark = item
         if error is None:
             try:
                 batch = step(batch)
             except Exception as raised:
                 batch, error = None, raised
-        sink.put((batch, error))
+        sink.put((batch, error, mark))
         del item, batch, error

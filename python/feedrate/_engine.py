@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pickle import PicklingError
@@ -51,14 +51,6 @@ class Settings:
     shared_seed: int | None
     threads: bool
     redo: bool
-
-
-def keyed(sampler_iter: Iterable[Any], auto_collation: bool) -> Iterator[tuple[int, Any]]:
-    """Each index with the position in the epoch of its first sample."""
-    position = 0
-    for index in sampler_iter:
-        yield position, index
-        position += len(index) if auto_collation else 1
 
 
 def _weak(method: Any) -> Callable[..., Any]:
@@ -114,11 +106,11 @@ class Engine:
         )
         _open.add(self)
 
-    def begin(self, sampler_iter: Iterator[Any], epoch_body: bytes | None = None) -> None:
-        """Starts an epoch: the window is filled before this returns."""
-        source = keyed(sampler_iter, self._recipe.auto_collation) if self._recipe.keyed else sampler_iter
+    def begin(self, source: Iterator[Any], epoch_body: bytes | None = None, first_worker: int = 0) -> None:
+        """Starts an epoch over index objects, with their keys when randomness is keyed: the window is filled before this returns.
+        ``first_worker`` gets the first one."""
         try:
-            self.feed.begin(source, epoch_body)
+            self.feed.begin(source, epoch_body, first_worker)
         except _native.WorkerDied as error:
             self._raise_died(error)
 
@@ -137,13 +129,18 @@ class Engine:
         except _native.WorkerDied as error:
             self._raise_died(error)
 
+    def mark(self) -> tuple[int, int] | None:
+        """Position and worker of what :meth:`next` or :meth:`take` gave or raised last for a task, in this epoch."""
+        found: tuple[int, int] | None = self.feed.last()
+        return found
+
     # -- the three pools
 
     def _inline(self) -> Callable[[Any, int, int], Any]:
         recipe = self._recipe
         collate = recipe.framework.arena_collate(recipe.collate_fn, self._arena.reserve)
         recipe = replace(recipe, own_globals=recipe.items_in_flight == 1, borrow_globals=True)
-        fetcher = make_fetcher(recipe, collate)
+        fetcher = make_fetcher(recipe, collate, recipe.resume.get(0))
         if recipe.iterable:
             return fetcher
 

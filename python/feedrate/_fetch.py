@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from feedrate import _diagnose
 from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_rng
 from feedrate._errors import short
 from feedrate._framework import Framework
+from feedrate._ranks import Empty, emptied
 
 
 class _End:
@@ -27,6 +29,26 @@ class _End:
 END = _End()
 
 
+class Stated:
+    """A batch with the state, pickled, that the worker's dataset or stream had behind it."""
+
+    __slots__ = ("batch", "ended", "state")
+
+    def __init__(self, batch: Any, state: bytes | None, ended: bool = False) -> None:
+        self.batch = batch
+        self.state = state
+        #: The stream has seen its end: the state is of its next pass.
+        self.ended = ended
+
+    def __reduce__(self) -> Any:
+        return Stated, (self.batch, self.state, self.ended)
+
+
+def has_state(obj: Any) -> bool:
+    """Whether an object can save and restore where it is: torchdata's ``Stateful``."""
+    return callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))
+
+
 @dataclass
 class Recipe:
     """Everything that a worker needs to make batches. Pickled for workers that are not forked."""
@@ -39,9 +61,12 @@ class Recipe:
     framework: Framework
     seeding: str = "worker"
     seed: int = 0
-    #: Epoch number of the first epoch of the feed that this is for, as keyed randomness counts them.
-    first_epoch: int = 0
     items_in_flight: int = 1
+    #: By worker, from where it goes on: ``state`` of its dataset or stream, batches to ``skip`` behind that, and whether an epoch
+    #: was ``over`` there.
+    resume: dict[int, dict[str, Any]] = field(default_factory=dict)
+    #: Batches of a worker between two states of its stream.
+    snapshot_every: int = 1
     #: Where keyed seeds go: into the process-wide generators, or only into ``feedrate.rng()``.
     own_globals: bool = True
     #: Restore the process-wide generators after each task (inline: they belong to the user).
@@ -50,7 +75,8 @@ class Recipe:
 
     @property
     def keyed(self) -> bool:
-        """Whether randomness is keyed by sample; then an index comes as ``(position of its first sample, index)``."""
+        """Whether randomness is keyed by sample; then an index comes as ``((epoch, position of its first sample, step to the next
+        one), index)``."""
         return self.seeding == "sample"
 
 
@@ -63,11 +89,15 @@ def _explain(error: Exception, data: Any, index: Any) -> None:
 class MapFetcher:
     """Batches of a map-style dataset."""
 
-    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any]) -> None:
+    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> None:
         self._dataset = recipe.dataset
         self._auto = recipe.auto_collation
         self._collate = collate
         self._recipe = recipe
+        # Without samples side by side, the dataset's state behind a batch is well defined.
+        self._stated = has_state(recipe.dataset)
+        if self._stated and resume is not None and resume["state"] is not None:
+            recipe.dataset.load_state_dict(resume["state"])
         self._executor = recipe.executor
         if self._executor is None and recipe.items_in_flight > 1:
             self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
@@ -80,7 +110,7 @@ class MapFetcher:
         # An index of None is a sample like any other: say which by this.
         self.stage = "sample"
 
-    def start(self, index: Any, epoch: int) -> Any:
+    def start(self, index: Any) -> Any:
         """Puts the samples of a later task behind those that are being fetched. Pass the result to the call for that task;
         ``None`` when samples are not fetched side by side."""
         dataset = self._dataset
@@ -89,9 +119,9 @@ class MapFetcher:
         try:
             if not self._keyed:
                 return self._submit(index, None)
-            first, index = index
-            epoch += self._recipe.first_epoch - 1
-            return self._submit(index, [sample_seeds(self._recipe.seed, epoch, first + k, SAMPLE) for k in range(len(index))])
+            (epoch, first, step), index = index
+            seeds = [sample_seeds(self._recipe.seed, epoch, first + k * step, SAMPLE) for k in range(len(index))]
+            return self._submit(index, seeds)
         except Exception:
             # An index that is no list of samples: the call will say so.
             return None
@@ -100,9 +130,8 @@ class MapFetcher:
         """The batch of one task."""
         self._started = started
         try:
-            if self._keyed:
-                return self._fetch_keyed(index, epoch)
-            return self._fetch(index)
+            batch = self._fetch_keyed(index) if self._keyed else self._fetch(index)
+            return Stated(batch, pickle.dumps(self._dataset.state_dict())) if self._stated else batch
         except StopIteration as error:
             raise RuntimeError(
                 f"the dataset or collate_fn raised StopIteration at {self.where()}. It would end the epoch without a word; raise "
@@ -114,6 +143,8 @@ class MapFetcher:
         return f"{self.stage} index {short(self.at)}" if self.stage == "sample" else f"{self.stage} of indices {short(self.at)}"
 
     def _fetch(self, index: Any) -> Any:
+        if type(index) is Empty:
+            return emptied(self._fetch(list(index)))
         dataset = self._dataset
         self.stage = "sample"
         data: Any
@@ -170,13 +201,14 @@ class MapFetcher:
                 raise
         return data
 
-    def _fetch_keyed(self, keyed_index: tuple[int, Any], epoch: int) -> Any:
+    def _fetch_keyed(self, keyed_index: tuple[tuple[int, int, int], Any]) -> Any:
         recipe = self._recipe
+        key, index = keyed_index
         if not recipe.borrow_globals:
-            return self._fetch_at(*keyed_index, recipe.first_epoch + epoch - 1)
+            return self._fetch_at(index, *key)
         states = recipe.framework.save_states()
         try:
-            return self._fetch_at(*keyed_index, recipe.first_epoch + epoch - 1)
+            return self._fetch_at(index, *key)
         finally:
             recipe.framework.restore_states(states)
             set_rng(None)
@@ -187,7 +219,9 @@ class MapFetcher:
         if recipe.own_globals:
             recipe.framework.seed_sample(recipe.seed, epoch, position, kind)
 
-    def _fetch_at(self, start: int, index: Any, epoch: int) -> Any:
+    def _fetch_at(self, index: Any, epoch: int, start: int, step: int) -> Any:
+        if type(index) is Empty:
+            return emptied(self._fetch_at(list(index), epoch, start, step))
         dataset = self._dataset
         self.stage = "sample"
         data: Any
@@ -200,13 +234,13 @@ class MapFetcher:
             self._key(epoch, start, BATCH)
             data = dataset.__getitems__(index)
         elif self._executor is not None:
-            seeds = [sample_seeds(self._recipe.seed, epoch, start + k, SAMPLE) for k in range(len(index))]
+            seeds = [sample_seeds(self._recipe.seed, epoch, start + k * step, SAMPLE) for k in range(len(index))]
             data = self._parallel(index, seeds)
         else:
             data = []
             for k, i in enumerate(index):
                 self.at = i
-                self._key(epoch, start + k, SAMPLE)
+                self._key(epoch, start + k * step, SAMPLE)
                 data.append(dataset[i])
         self.stage, self.at = "collation", index
         self._key(epoch, start, BATCH)
@@ -220,14 +254,47 @@ class MapFetcher:
 class IterableFetcher:
     """Batches of an iterable dataset: one private stream."""
 
-    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any]) -> None:
-        self._iterator = iter(recipe.dataset)
+    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> None:
+        self._dataset = recipe.dataset
+        self._every = recipe.snapshot_every
+        self._batches = 0
+        self._ended = False
+        self._iterator = self._open(resume)
         self._auto = recipe.auto_collation
         self._drop_last = recipe.drop_last
         self._collate = collate
-        self._ended = False
         self._taken = 0
         self._stage = "sample"
+        #: Batches to read and drop before the next one.
+        self._skip: int = 0 if resume is None else resume["skip"]
+
+    def _open(self, resume: dict[str, Any] | None) -> Any:
+        """The iterator over the dataset, where ``resume`` says, in the order of torchdata's loader: the dataset's state, then its
+        iterator, then that one's state."""
+        dataset = self._dataset
+        state = None if resume is None else resume["state"]
+        if state is not None and state["dataset"] is not None:
+            dataset.load_state_dict(state["dataset"])
+        ended, over = (False, False) if resume is None else (resume["ended"], resume["over"])
+        if ended and not over:
+            self._ended = True
+            return iter(())
+        iterator = iter(dataset)
+        if state is not None and state["iterator"] is not None and not ended:
+            iterator.load_state_dict(state["iterator"])
+        if over and not ended:
+            # It stands behind its last batch: let it run out, then start it again.
+            for _ in iterator:
+                pass
+            iterator = iter(dataset)
+        return iterator
+
+    def _snapshot(self) -> bytes | None:
+        """The state of the stream; ``None`` for one without."""
+        dataset, iterator = self._dataset, self._iterator
+        mine = iterator.state_dict() if has_state(iterator) else None
+        whole = dataset.state_dict() if dataset is not iterator and has_state(dataset) else None
+        return None if mine is None and whole is None else pickle.dumps({"iterator": mine, "dataset": whole})
 
     def where(self) -> str:
         """Which sample of the stream, or which collation, the fetcher is at."""
@@ -237,6 +304,18 @@ class IterableFetcher:
 
     def __call__(self, index: Any, epoch: int, position: int) -> Any:
         """The next batch of the stream, or ``END``."""
+        while self._skip > 0 and not self._ended:
+            self._skip -= 1
+            self._next(index, collate=False)
+        batch = self._next(index, collate=True)
+        if batch is not END:
+            self._batches += 1
+            state = self._snapshot() if self._ended or self._batches % self._every == 0 else None
+            if state is not None or self._ended:
+                return Stated(batch, state, self._ended)
+        return batch
+
+    def _next(self, index: Any, *, collate: bool) -> Any:
         if self._ended:
             return END
         self._stage = "sample"
@@ -257,6 +336,8 @@ class IterableFetcher:
         if self._auto and (not data or (self._drop_last and len(data) < len(index))):
             self._ended = True
             return END
+        if not collate:
+            return None
         self._stage = "collation"
         try:
             return self._collate(data)
@@ -270,6 +351,7 @@ class IterableFetcher:
 Fetcher = MapFetcher | IterableFetcher
 
 
-def make_fetcher(recipe: Recipe, collate: Callable[[Any], Any]) -> Fetcher:
-    """The fetcher of one epoch; for an iterable dataset this is where ``iter(dataset)`` runs."""
-    return IterableFetcher(recipe, collate) if recipe.iterable else MapFetcher(recipe, collate)
+def make_fetcher(recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> Fetcher:
+    """The fetcher of one epoch; for an iterable dataset this is where ``iter(dataset)`` runs. ``resume``: this worker's entry of
+    ``recipe.resume``, in the first epoch."""
+    return IterableFetcher(recipe, collate, resume) if recipe.iterable else MapFetcher(recipe, collate, resume)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from feedrate import _collate, _options, _sampler
+from feedrate import _collate, _options, _ranks, _sampler
 from feedrate._engine import END, Engine, Settings
 from feedrate._fetch import Recipe
 from feedrate._framework import Framework
+from feedrate._state import Resumable
 
 
 class IterableDataset:
@@ -39,7 +40,7 @@ def _is_iterable(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
 
 
-class DataLoader:
+class DataLoader(Resumable):
     """Batches of a dataset as NumPy arrays; needs no torch.
 
     Takes the arguments of ``torch.utils.data.DataLoader`` with the same meaning, except for pinned memory, and those of
@@ -68,6 +69,13 @@ class DataLoader:
         redo: replace a worker process that dies and do its tasks again.
         items_in_flight: samples of one batch that each worker fetches at the same time, on threads.
         seed: the key of ``seeding="sample"``.
+        snapshot_every_n_steps: batches of a worker between two calls of an iterable dataset's ``state_dict()``.
+        distributed: give this rank its share of every step, of an order that is the same on all ranks: ``(rank, world size)``, or
+            ``"auto"`` for those of ``torch.distributed``, torchrun's environment or JAX. Each epoch has another order, of ``seed``
+            (default 0) and its number, when the sampler has no generator of its own.
+        remainder: what ranks get of a last step that is not full. ``"pad"``: samples from the front of the epoch fill it up
+            (``mask`` tells which); ``"drop"``: as many as all can have; ``"exact"``: each sample once, short ranks a shorter or
+            empty batch. All ranks have the same number of steps.
     """
 
     def __init__(
@@ -93,6 +101,9 @@ class DataLoader:
         redo: bool = True,
         items_in_flight: int = 1,
         seed: int | None = None,
+        snapshot_every_n_steps: int | None = 1,
+        distributed: Literal["auto"] | tuple[int, int] | None = None,
+        remainder: Literal["pad", "drop", "exact"] = "pad",
     ) -> None:
         iterable = _is_iterable(dataset)
         _check(
@@ -121,6 +132,9 @@ class DataLoader:
         self.redo = redo
         self.items_in_flight = items_in_flight
         self.seed = seed
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.distributed = distributed
+        self.remainder = remainder
         if sampler is None:
             if iterable:
                 sampler = _sampler.InfiniteSampler()
@@ -142,6 +156,7 @@ class DataLoader:
         self._iterable = iterable
         self._iterator: _Iterator | None = None
         _options.check(self, iterable=iterable)
+        self._ranks = _ranks.check(self, iterable=iterable)
 
     @property
     def _index_sampler(self) -> Any:
@@ -159,6 +174,8 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Batches in an epoch. ``TypeError`` when the dataset or sampler has no length."""
+        if self._ranks is not None:
+            return self._rank_batches()
         if not self._iterable:
             return len(self._index_sampler)
         n = len(self.dataset)
@@ -168,7 +185,7 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_iterator"] = None
+        state["_iterator"] = state["_epoch"] = None
         return state
 
 
@@ -176,7 +193,10 @@ class _Iterator:
     """One pass over a loader, or with persistent workers one after the other."""
 
     def __init__(self, loader: DataLoader) -> None:
-        base_seed = int(loader.generator.integers(0, 1 << 63, dtype=np.int64))
+        self._epoch = epoch = loader._begin_epoch()
+        with epoch.begun(unseeded=False):
+            base_seed = int(loader.generator.integers(0, 1 << 63, dtype=np.int64))
+        base_seed = epoch.seeded(base_seed)
         recipe = Recipe(
             dataset=loader.dataset,
             iterable=loader._iterable,
@@ -186,8 +206,9 @@ class _Iterator:
             framework=Framework(),
             seeding=loader.seeding,
             seed=_options.keyed_seed(loader, base_seed),
-            first_epoch=_options.count_epoch(loader),
             items_in_flight=loader.items_in_flight,
+            resume=epoch.resume_workers(),
+            snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
         )
         settings = Settings(
             num_workers=loader.num_workers,
@@ -208,16 +229,22 @@ class _Iterator:
         self._timeout = loader.timeout or None
         self._engine: Engine | None = None
         self._engine = Engine(recipe, settings)
-        self._begin(loader)
+        self._begin(loader, first=True)
 
-    def _begin(self, loader: DataLoader) -> None:
+    def _begin(self, loader: DataLoader, *, first: bool = False) -> None:
         assert self._engine is not None
+        if not first:
+            self._epoch = loader._begin_epoch()
+            self._epoch.seeded(self._base_seed)
+        self._epoch.note_generators()
         self._over = False
         self._num_yielded = 0
         self._index_sampler = loader._index_sampler
         self._sampler_iter = iter(self._index_sampler)
         epoch_body = pickle.dumps((None, _options.dataset_epoch(loader.dataset)))
-        self._engine.begin(self._sampler_iter, epoch_body)
+        source = self._epoch.source(self._sampler_iter, keyed=loader.seeding == "sample")
+        self._engine.begin(source, epoch_body, self._epoch.first_worker())
+        self._epoch.read_over(self)
 
     @property
     def _workers(self) -> list[Any]:
@@ -232,15 +259,27 @@ class _Iterator:
     def __next__(self) -> Any:
         if self._over or self._engine is None:
             raise StopIteration
-        batch = self._engine.next(self._timeout)
+        epoch = self._epoch
+        try:
+            batch = self._engine.next(self._timeout)
+        except Exception:
+            epoch.failed(self._engine.mark())
+            raise
         if batch is END:
             self._over = True
+            epoch.ended()
             if self._num_yielded == 0 and self._drop_last:
                 _options.warn_no_batches(self._engine, *self._loader_data)
             if not self._persistent:
                 self._shutdown_workers()
             raise StopIteration
         self._num_yielded += 1
+        if epoch.tracked:
+            mark = self._engine.mark()
+            return epoch.arrived(*mark, batch) if mark is not None else batch
+        epoch.done += 1
+        if epoch.done <= 2:
+            epoch.counts()
         return batch
 
     def _shutdown_workers(self) -> None:

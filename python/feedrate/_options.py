@@ -78,10 +78,3 @@ def keyed_seed(loader: Any, drawn: int) -> int:
     if not hasattr(loader, "_drawn_seed"):
         object.__setattr__(loader, "_drawn_seed", drawn)
     return int(loader._drawn_seed)
-
-
-def count_epoch(loader: Any) -> int:
-    """The number of the epoch that begins now, as keyed randomness counts them: one for each ``iter()``, from 0."""
-    epoch: int = getattr(loader, "_epochs_begun", 0)
-    object.__setattr__(loader, "_epochs_begun", epoch + 1)
-    return epoch

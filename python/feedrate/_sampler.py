@@ -8,6 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from feedrate._native import Order
+
+#: Samples from which on a shuffle is computed and not stored.
+KEYED_FROM = 1 << 24
+
 
 class SequentialSampler:
     """The indices of ``source`` in order."""
@@ -25,7 +30,8 @@ class SequentialSampler:
 class RandomSampler:
     """The indices of ``source`` in a new random order each time, drawn from ``generator``.
 
-    Holds the order as one array of int64 while it is iterated, 8 bytes a sample.
+    Holds 4 bytes a sample while it is iterated, and from ``KEYED_FROM`` samples on nothing: such an order is computed from a drawn
+    key.
     """
 
     def __init__(self, source: Sized, generator: np.random.Generator) -> None:
@@ -36,10 +42,16 @@ class RandomSampler:
         self.source = source
         self.generator = generator
 
+    def order(self) -> Order:
+        """Draws the order of an epoch."""
+        n = len(self.source)
+        if n >= KEYED_FROM:
+            return Order.keyed(n, int(self.generator.integers(0, 1 << 63, dtype=np.int64)), 0)
+        return Order.of(self.generator.permutation(n).data)
+
     def __iter__(self) -> Iterator[int]:
-        order = self.generator.permutation(len(self.source))
-        for start in range(0, len(order), 1024):
-            yield from order[start : start + 1024].tolist()
+        for page in self.order().batches(0, 1024, False):
+            yield from page
 
     def __len__(self) -> int:
         return len(self.source)

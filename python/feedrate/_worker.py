@@ -244,7 +244,7 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
         recipe.own_globals = recipe.items_in_flight == 1
         if init_fn is not None:
             init_fn(boot.worker)
-        fetcher = make_fetcher(recipe, collate)
+        fetcher = make_fetcher(recipe, collate, recipe.resume.get(boot.worker))
         if boot.resume is not None:
             framework.restore_states(boot.resume)
     except Exception as error:
@@ -350,13 +350,14 @@ def thread_main(
             init_fn(worker)
     except BaseException as error:
         failed = error
+    first = True
     ahead: Any = None
 
     def look_ahead() -> None:
         """The hands that have no sample of this batch left take those of the next one, whenever it comes."""
         nonlocal ahead
         if ahead is None and (later := end.peek()) is not None:
-            ahead = later, None if later[1] is None else fetcher.start(later[2], later[0])
+            ahead = later, None if later[1] is None else fetcher.start(later[2])
 
     while (order := end.recv() if ahead is None else ahead[0]) is not None:
         epoch, position, index = order
@@ -366,7 +367,9 @@ def thread_main(
             if failed is None or fetcher is not None:
                 failed = None
                 try:
-                    fetcher = make_fetcher(recipe, collate)
+                    resume = recipe.resume.get(worker) if first else None
+                    first = False
+                    fetcher = make_fetcher(recipe, collate, resume)
                     if overlap and not recipe.iterable:
                         fetcher.meanwhile = look_ahead
                 except BaseException as error:
@@ -377,7 +380,7 @@ def thread_main(
             continue
         try:
             if overlap:
-                started = started or fetcher.start(index, epoch)
+                started = started or fetcher.start(index)
                 look_ahead()
             batch = fetcher(index, epoch, position, started) if overlap else fetcher(index, epoch, position)
         except BaseException as error:

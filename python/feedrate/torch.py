@@ -9,7 +9,7 @@ import functools
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -24,13 +24,14 @@ from torch.utils.data._utils import worker as _stock_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
 from torch.utils.data.distributed import DistributedSampler
 
-from feedrate import _loader, _native, _options
+from feedrate import _loader, _native, _options, _ranks
 from feedrate._after import AfterThread
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
 from feedrate._engine import END, Engine, Settings
 from feedrate._errors import capture, reraise
-from feedrate._fetch import Recipe
+from feedrate._fetch import Recipe, Stated
 from feedrate._framework import Allocate, Framework, revive
+from feedrate._state import Resumable
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -272,8 +273,9 @@ def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
         framework=_FRAMEWORK,
         seeding=loader.seeding,
         seed=_options.keyed_seed(loader, it._base_seed),
-        first_epoch=_options.count_epoch(loader),
         items_in_flight=loader.items_in_flight,
+        resume=it._epoch.resume_workers(),
+        snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
     )
 
 
@@ -286,6 +288,8 @@ def _begin_pinning(device: int) -> None:
 def _pin(batch: Any, *, device_id: int, device: str | None) -> Any:
     """Copies a batch into pinned memory; the slot that it came in is free again when ``batch`` goes."""
     try:
+        if type(batch) is Stated:
+            return Stated(_stock_pin.pin_memory(batch.batch, device), batch.state, batch.ended)  # type: ignore[no-untyped-call]
         return _stock_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
     except Exception as error:
         reraise(capture(error, f"in pin memory thread for device {device_id}", None))
@@ -299,21 +303,39 @@ class _FeedIter(_BaseDataLoaderIter):
     _over = False
 
     def _next_data(self) -> Any:
-        engine = self._engine
+        engine, epoch = self._engine, self._epoch
         if self._over or engine is None:
             raise StopIteration
         source = engine if self._after is None else self._after
-        batch = source.next(self._timeout or None)
+        try:
+            batch = source.next(self._timeout or None)
+        except Exception:
+            epoch.failed(source.mark())
+            raise
         if batch is END:
             if self._num_yielded == 0 and self._drop_last:
                 _options.warn_no_batches(engine, self._dataset, self._batch_size)
             self._end()
+            epoch.ended()
             raise StopIteration
+        if epoch.tracked:
+            mark = source.mark()
+            return epoch.arrived(*mark, batch) if mark is not None else batch
+        epoch.done += 1
+        if epoch.done <= 2:
+            epoch.counts()
         return batch
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        super().__init__(loader)
+    def __init__(self, loader: DataLoader[Any], *, unseeded: bool) -> None:
+        self._epoch = epoch = loader._begin_epoch()
+        with epoch.begun(unseeded=unseeded):
+            super().__init__(loader)
+        self._base_seed = epoch.seeded(int(self._base_seed))
         self._batch_size = loader.batch_size
+        self._keyed = loader.seeding == "sample"
+
+    def _source(self) -> Iterator[Any]:
+        return self._epoch.source(self._sampler_iter, keyed=self._keyed)
 
     def _end(self) -> None:
         self._over = True
@@ -330,7 +352,7 @@ class _FeedIter(_BaseDataLoaderIter):
 
 class _SingleProcessDataLoaderIter(_FeedIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
-        super().__init__(loader)
+        super().__init__(loader, unseeded=True)
         if self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if self._num_workers != 0:
@@ -338,7 +360,8 @@ class _SingleProcessDataLoaderIter(_FeedIter):
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             graph_settings.apply_sharding(self._dataset, self._world_size, self._rank)
         self._engine = Engine(_recipe(loader, self), _settings(loader, self))
-        self._engine.begin(self._sampler_iter)
+        self._engine.begin(self._source(), None, self._epoch.first_worker())
+        self._epoch.read_over(self)
 
     def _next_data(self) -> Any:
         batch = super()._next_data()
@@ -349,7 +372,7 @@ class _SingleProcessDataLoaderIter(_FeedIter):
 
 class _MultiProcessingDataLoaderIter(_FeedIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
-        super().__init__(loader)
+        super().__init__(loader, unseeded=False)
         self._prefetch_factor = loader.prefetch_factor
         if self._num_workers <= 0:
             raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
@@ -379,12 +402,18 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
         return [] if self._engine is None else self._engine.workers
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._epoch = loader._begin_epoch()
+            self._epoch.seeded(int(self._base_seed))
+        self._epoch.note_generators()
         super()._reset(loader, first_iter)
         self._over = False
         assert self._engine is not None
         if self._after is not None:
             self._after.begin()
-        self._engine.begin(self._sampler_iter, pickle.dumps((self._shared_seed, _options.dataset_epoch(self._dataset))))
+        body = pickle.dumps((self._shared_seed, _options.dataset_epoch(self._dataset)))
+        self._engine.begin(self._source(), body, self._epoch.first_worker())
+        self._epoch.read_over(self)
 
     def _end(self) -> None:
         super()._end()
@@ -402,7 +431,7 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
         self._shutdown_workers()
 
 
-class DataLoader(_StockLoader[_T_co]):
+class DataLoader(Resumable, _StockLoader[_T_co]):
     """``torch.utils.data.DataLoader`` on feedrate's engine: the same arguments, batches, types, errors and random streams.
 
     ``docs/differences.md`` lists what differs on purpose. Arguments beyond torch's, each also an attribute:
@@ -416,6 +445,14 @@ class DataLoader(_StockLoader[_T_co]):
         items_in_flight: samples of one batch that each worker fetches at the same time, on threads; for datasets that wait.
         seed: the key of ``seeding="sample"``; ``None`` takes one from ``generator`` (or torch's global generator) at the first
             ``iter()``.
+        snapshot_every_n_steps: batches of a worker between two calls of an iterable dataset's ``state_dict()``; what lies between
+            is read again when a state is loaded. Map-style data needs none.
+        distributed: give this rank its share of every step, of an order that is the same on all ranks: ``(rank, world size)``, or
+            ``"auto"`` for those of ``torch.distributed``, torchrun's environment or JAX. Each epoch has another order, of ``seed``
+            (default 0) and its number, when the sampler has no generator of its own.
+        remainder: what ranks get of a last step that is not full. ``"pad"``: samples from the front of the epoch fill it up
+            (``mask`` tells which); ``"drop"``: as many as all can have; ``"exact"``: each sample once, short ranks a shorter or
+            empty batch. All ranks have the same number of steps.
     """
 
     workers: Literal["process", "thread", "auto"]
@@ -423,6 +460,9 @@ class DataLoader(_StockLoader[_T_co]):
     redo: bool
     items_in_flight: int
     seed: int | None
+    snapshot_every_n_steps: int | None
+    distributed: Literal["auto"] | tuple[int, int] | None
+    remainder: Literal["pad", "drop", "exact"]
 
     def __init__(
         self,
@@ -449,6 +489,9 @@ class DataLoader(_StockLoader[_T_co]):
         redo: bool = True,
         items_in_flight: int = 1,
         seed: int | None = None,
+        snapshot_every_n_steps: int | None = 1,
+        distributed: Literal["auto"] | tuple[int, int] | None = None,
+        remainder: Literal["pad", "drop", "exact"] = "pad",
     ) -> None:
         data: Any = dataset
         if isinstance(data, _loader.IterableDataset) and not isinstance(data, IterableDataset):
@@ -488,7 +531,18 @@ class DataLoader(_StockLoader[_T_co]):
         self.redo = redo
         self.items_in_flight = items_in_flight
         self.seed = seed
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.distributed = distributed
+        self.remainder = remainder
         _options.check(self, iterable=isinstance(dataset, IterableDataset))
+        self._ranks = _ranks.check(self, iterable=isinstance(dataset, IterableDataset))
+
+    def __len__(self) -> int:
+        """Batches in an epoch, of this rank."""
+        return super().__len__() if self._ranks is None else self._rank_batches()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_epoch"}
 
     def __iter__(self) -> Any:
         """A new epoch; with persistent workers there is one iterator, which starts again."""

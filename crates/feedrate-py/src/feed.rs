@@ -134,15 +134,23 @@ impl Feed {
 
     /// Starts an epoch over the index objects of `sampler_iter`.
     ///
-    /// `epoch_body` goes to process workers with the news of a further epoch.
-    #[pyo3(signature = (sampler_iter, epoch_body=None))]
-    fn begin(&self, py: Python<'_>, sampler_iter: &Bound<'_, PyAny>, epoch_body: Option<Vec<u8>>) -> PyResult<()> {
+    /// `epoch_body` goes to process workers with the news of a further epoch; `first_worker` gets the first index object.
+    #[pyo3(signature = (sampler_iter, epoch_body=None, first_worker=0))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        sampler_iter: &Bound<'_, PyAny>,
+        epoch_body: Option<Vec<u8>>,
+        first_worker: usize,
+    ) -> PyResult<()> {
         let plan = SamplerPlan(sampler_iter.try_iter()?.unbind());
         self.with(py, |delivery| {
             if let AnyPool::Processes(pool) = delivery.pool_mut() {
                 pool.epoch_body = epoch_body.unwrap_or_default();
             }
-            delivery.begin(plan).map_err(|failure| self.failure(py, failure))
+            delivery
+                .begin_at(plan, first_worker)
+                .map_err(|failure| self.failure(py, failure))
         })
     }
 
@@ -190,6 +198,11 @@ impl Feed {
         {
             pool.close();
         }
+    }
+
+    /// `(position, worker)` of the batch, or of the error in its place, that was handed over last in this epoch.
+    fn last(&self, py: Python<'_>) -> PyResult<Option<(u64, usize)>> {
+        self.with(py, |delivery| Ok(delivery.last()))
     }
 
     /// `(delivered, seconds waited, deaths, tasks redone)`, counted since this feed was made.

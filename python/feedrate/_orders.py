@@ -1,0 +1,270 @@
+"""The orders of samplers that feedrate knows, without iterating them: random access, no list of indices."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from feedrate import _randoms, _sampler
+from feedrate._native import Order
+from feedrate._state_errors import ResumeError
+
+
+class Known(ABC):
+    """The order of one sampler. ``facts`` says what it depends on, but for random generators: plain data that must be the same when
+    a state is loaded."""
+
+    kind: str
+    #: A sampler that takes every ``world``-th position of a common order.
+    rank = 0
+    world = 1
+    #: Seed of this epoch's order, the same on all ranks, for a sampler that has no generator of its own.
+    fixed: int | None = None
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What must not change between saving and loading."""
+
+    @abstractmethod
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        """Draws the order of one epoch as iterating the sampler would. ``seed`` is what a former call returned with the order, to
+        get that order again without touching a generator of the user's; else ``None``."""
+
+    def global_draws(self) -> int:
+        """How many seeds it draws from torch's process-wide generator, and nothing else from there."""
+        return 0
+
+    def upcoming(self) -> Any:
+        """The seed that :meth:`draw` would use if it were called now, where it comes from the process-wide generator; nothing is
+        drawn."""
+        return None
+
+    def pass_over_draws(self) -> None:
+        """Draws what :meth:`draw` would from the process-wide generator, for an order that is known already."""
+        for _ in range(self.global_draws()):
+            _torch_seed()
+
+    def extent(self) -> int | None:
+        """Positions of the common order that are given in an epoch, if padding or cutting makes it another number than its length."""
+        return None
+
+
+class _Sequential(Known):
+    kind = "sequential"
+
+    def facts(self) -> dict[str, Any]:
+        return {"size": len(_source(self.sampler))}
+
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        return Order.sequential(len(_source(self.sampler))), None
+
+
+class _Numpy(Known):
+    """The shuffle of the loader without torch."""
+
+    kind = "numpy"
+
+    def facts(self) -> dict[str, Any]:
+        return {"size": len(self.sampler.source)}
+
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        if self.fixed is None:
+            return self.sampler.order(), None
+        n = len(self.sampler.source)
+        if n >= _sampler.KEYED_FROM:
+            return Order.keyed(n, self.fixed, 0), None
+        return Order.torch_distributed(n, self.fixed, True), None
+
+
+def _source(sampler: Any) -> Any:
+    return sampler.data_source if hasattr(sampler, "data_source") else sampler.source
+
+
+def _torch_seed() -> int:
+    torch: Any = sys.modules["torch"]
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+class _Torch(Known):
+    """With torch's generators."""
+
+    def __init__(self, sampler: Any) -> None:
+        super().__init__(sampler)
+        self.torch: Any = sys.modules["torch"]
+
+    def upcoming(self) -> Any:
+        if getattr(self.sampler, "generator", 0) is not None or self.fixed is not None:
+            return None
+        shared = _randoms.read(self.torch.default_generator)
+        if not self.global_draws():
+            return _randoms.pack(shared)
+        clone = self.torch.Generator()
+        clone.set_state(self.torch.default_generator.get_state())
+        return int(self.torch.empty((), dtype=self.torch.int64).random_(generator=clone).item())
+
+    def _generator(self, seed: Any) -> tuple[Any, Any]:
+        """For samplers that draw from the process-wide generator when they have none: the generator to use, and the state that it
+        has now, for the next time."""
+        if self.sampler.generator is not None:
+            return self.sampler.generator, None
+        if self.fixed is not None:
+            return self.torch.Generator().manual_seed(self.fixed), None
+        shared = self.torch.default_generator
+        if seed is None:
+            return shared, _randoms.pack(_randoms.read(shared))
+        generator = self.torch.Generator()
+        _randoms.restore(generator, seed)
+        return generator, seed
+
+    def _with(self, generator: Any, draw: Any) -> Any:
+        """Calls ``draw(state)``, which gives an order and the state after it."""
+        order, after = draw(bytes(generator.get_state().numpy()))
+        generator.set_state(self.torch.frombuffer(bytearray(after), dtype=self.torch.uint8))
+        return order
+
+
+class _Random(_Torch):
+    kind = "random"
+
+    def facts(self) -> dict[str, Any]:
+        s = self.sampler
+        return {"size": len(s.data_source), "replacement": s.replacement, "num_samples": s.num_samples}
+
+    def global_draws(self) -> int:
+        return 1 if self.sampler.generator is None and self.fixed is None else 0
+
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        s = self.sampler
+        generator = s.generator
+        if generator is None:
+            if self.fixed is not None:
+                seed = self.fixed
+            elif seed is None:
+                seed = _torch_seed()
+            generator = self.torch.Generator().manual_seed(seed)
+        n, replacement, count = len(s.data_source), s.replacement, s.num_samples
+        order = self._with(generator, lambda state: Order.torch_random(n, state, replacement=replacement, num_samples=count))
+        return order, seed
+
+
+class _Weighted(_Torch):
+    kind = "weighted"
+
+    def facts(self) -> dict[str, Any]:
+        s = self.sampler
+        return {
+            "weights": zlib.crc32(np.ascontiguousarray(s.weights.numpy()).tobytes()),
+            "num_samples": s.num_samples,
+            "replacement": s.replacement,
+        }
+
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        s = self.sampler
+        generator, seed = self._generator(seed)
+        weights = np.ascontiguousarray(s.weights.numpy(), np.float64).data
+        return self._with(generator, lambda state: Order.torch_multinomial(weights, s.num_samples, s.replacement, state)), seed
+
+
+class _Subset(_Torch):
+    kind = "subset"
+
+    def _indices(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.ascontiguousarray(np.asarray(self.sampler.indices), np.int64)
+
+    def facts(self) -> dict[str, Any]:
+        return {"indices": zlib.crc32(self._indices().tobytes()), "size": len(self.sampler.indices)}
+
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        generator, seed = self._generator(seed)
+        n = len(self.sampler.indices)
+        permutation = self._with(generator, lambda state: Order.torch_randperm(n, state))
+        return Order.of(self._indices()[np.array(permutation.take(0, n), np.int64)].data), seed
+
+
+class _Distributed(_Torch):
+    kind = "distributed"
+
+    def __init__(self, sampler: Any) -> None:
+        super().__init__(sampler)
+        self.rank = sampler.rank
+        self.world = sampler.num_replicas
+
+    def facts(self) -> dict[str, Any]:
+        s = self.sampler
+        return {"size": len(s.dataset), "shuffle": s.shuffle, "sampler seed": s.seed}
+
+    def upcoming(self) -> Any:
+        """The seed that :meth:`draw` would use if it were called now, where it comes from the process-wide generator; nothing is
+        drawn."""
+        return None
+
+    def pass_over_draws(self) -> None:
+        """Draws what :meth:`draw` would from the process-wide generator, for an order that is known already."""
+        for _ in range(self.global_draws()):
+            _torch_seed()
+
+    def extent(self) -> int:
+        total: int = self.sampler.total_size
+        return total
+
+    def draw(self, seed: Any) -> tuple[Order, Any]:
+        s = self.sampler
+        if seed is not None:
+            s.set_epoch(seed)
+        epoch, size, total = s.epoch, len(s.dataset), s.total_size
+        if total == size:
+            return Order.torch_distributed(size, s.seed + epoch, s.shuffle), epoch
+        # Padded by repeating it from the front, as often as it takes, or cut.
+        generator = self.torch.Generator().manual_seed(s.seed + epoch)
+        indices = self.torch.randperm(size, generator=generator).numpy() if s.shuffle else np.arange(size)
+        return Order.of(np.resize(indices, total).data), epoch
+
+
+def known(sampler: Any) -> Known | None:
+    """The order of a sampler whose class is exactly one that is known here; ``None`` for others, which are iterated."""
+    kind = type(sampler)
+    if kind is _sampler.SequentialSampler:
+        return _Sequential(sampler)
+    if kind is _sampler.RandomSampler:
+        return _Numpy(sampler)
+    data = sys.modules.get("torch.utils.data")
+    if data is None:
+        return None
+    if kind is data.SequentialSampler:
+        return _Sequential(sampler)
+    if kind is data.RandomSampler:
+        return _Random(sampler) if _drawable(sampler) else None
+    if kind is data.WeightedRandomSampler:
+        return _Weighted(sampler) if _drawable(sampler) and sampler.weights.device.type == "cpu" else None
+    if kind is data.SubsetRandomSampler:
+        return _Subset(sampler) if _drawable(sampler) and _integers(sampler.indices) else None
+    if kind is data.distributed.DistributedSampler:
+        return _Distributed(sampler)
+    return None
+
+
+def _drawable(sampler: Any) -> bool:
+    """A generator on the CPU, or none."""
+    return sampler.generator is None or (_randoms.is_generator(sampler.generator) and sampler.generator.device.type == "cpu")
+
+
+def _integers(indices: Any) -> bool:
+    """Whether the items of a subset are plain integers, which come back as such."""
+    return isinstance(indices, range) or (isinstance(indices, (list, tuple)) and all(type(i) is int for i in indices))
+
+
+def check_same(saved: dict[str, Any], now: dict[str, Any], what: str) -> None:
+    """Raises :class:`ResumeError` for the first fact that differs."""
+    for name in {**saved, **now}:
+        if saved.get(name) != now.get(name):
+            raise ResumeError(
+                f"the state was saved with {what}: {name} = {saved.get(name)!r}, this loader has {name} = {now.get(name)!r}. The order "
+                f"would not go on where it stopped: load it into a loader with the same {name}"
+            )

@@ -1,0 +1,425 @@
+"""The plan of one epoch: its index objects, and where in them the user has come to."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+from abc import ABC, abstractmethod
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from feedrate import _orders, _randoms
+from feedrate._fetch import has_state
+from feedrate._ranks import Empty, Ranks
+from feedrate._state_errors import ResumeError
+
+#: Indices that become Python numbers at a time when batching is off.
+PAGE = 1024
+
+
+class Plan(ABC):
+    """Gives the index objects of an epoch, once. ``iter()`` of it is what a feed is begun with; nothing is drawn before its first
+    ``next()``."""
+
+    #: Position in the epoch of the first sample; known when the first index object is.
+    first = 0
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def mask(self, ordinal: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Which samples of the index object at ``ordinal`` are no padding; ``None`` where samples are not known."""
+        return None
+
+    @abstractmethod
+    def state(self, delivered: int) -> dict[str, Any]:
+        """What a plan of the same loader needs to go on behind ``delivered`` index objects, counted from where this one began."""
+
+
+class Cut:
+    """How an order is cut into index objects: batches of a size, or single indices (``batch_size`` None)."""
+
+    def __init__(self, batch_size: int | None, drop_last: bool) -> None:
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    @property
+    def step(self) -> int:
+        """Samples in an index object."""
+        return 1 if self.batch_size is None else self.batch_size
+
+
+class OrderPlan(Plan):
+    """A known order. ``saved`` is what :meth:`state` gave, or ``None`` at the start of an epoch."""
+
+    def __init__(self, known: _orders.Known, cut: Cut, saved: dict[str, Any] | None, ranks: Ranks | None = None) -> None:
+        self._known = known
+        self._cut = cut
+        self._ranks = ranks
+        self.rank, self.world = (known.rank, known.world) if ranks is None else (ranks.rank, ranks.world)
+        saved = saved or {}
+        #: Positions of the common order of all ranks that are passed over.
+        self.start: int = saved.get("samples", 0)
+        self.first = self.start + self.rank
+        self._seed: Any = saved.get("seed")
+        #: The seed was looked up ahead of the draw, which is still to be made.
+        self._peeked = bool(saved.get("peeked"))
+        self._order: Any = None
+        self._facts: dict[str, Any] = {}
+
+    def order(self) -> Any:
+        """The order; the first call draws it."""
+        if self._order is None:
+            if self._peeked:
+                self._known.pass_over_draws()
+            self._order, self._seed = self._known.draw(self._seed)
+            self._facts = self._known.facts()
+        return self._order
+
+    def use(self, order: Any) -> None:
+        """Takes an order that was drawn before."""
+        self._order = order
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self.order()
+        cut = self._cut
+        if self._ranks is None:
+            if cut.batch_size is not None:
+                yield from order.batches(self.start, cut.batch_size, cut.drop_last, rank=self.rank, world=self.world)
+                return
+            for page in order.batches(self.start, PAGE, False, rank=self.rank, world=self.world):
+                yield from page
+            return
+        # Steps that fill a batch of each rank; the rest goes by the policy.
+        steps = max(0, len(order) - self.start) // (cut.step * self.world)
+        full = islice(order.batches(self.start, cut.step, True, rank=self.rank, world=self.world), steps)
+        tail = iter(()) if cut.drop_last else self._tail(order)
+        for index in chain(full, tail):
+            yield index if cut.batch_size is not None else index[0]
+
+    def _tail(self, order: Any) -> Iterator[list[int]]:
+        """The last step, in which not every rank has a full batch."""
+        assert self._ranks is not None
+        size = len(order)
+        span = self._cut.step * self.world
+        rest = max(0, size - self.start) % span
+        exists, own, padding = self._ranks.tail(rest)
+        if not exists:
+            return
+        begin = size - rest
+        index = order.take(begin + self.rank, size, self.world)[:own]
+        for k in range(own, own + padding):
+            # Repeated from the front of the epoch, as torch's sampler pads.
+            index.append(order[(begin + self.rank + k * self.world - size) % size])
+        yield index or Empty([order[size - 1]])
+
+    def indices(self, step: int) -> list[int]:
+        """The samples of the index object at ``step``, counted from ``start``. Raises ``IndexError`` behind the end."""
+        order, cut = self.order(), self._cut
+        span = cut.step * self.world
+        begin = self.start + step * span
+        size = len(order)
+        if step < 0 or begin >= size:
+            raise IndexError(step)
+        if self._ranks is not None and begin + span > size:
+            last = None if cut.drop_last else next(self._tail(order), None)
+            if last is None:
+                raise IndexError(step)
+            return [] if type(last) is Empty else last
+        found: list[int] = order.take(begin + self.rank, min(begin + span, size), self.world)
+        if not found or (cut.drop_last and len(found) < cut.step):
+            raise IndexError(step)
+        return found
+
+    def mask(self, ordinal: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which samples of an index object are its rank's own, and not padding."""
+        index = self.indices(ordinal)
+        mask = np.ones(len(index), np.bool_)
+        if self._ranks is not None:
+            span = self._cut.step * self.world
+            rest = len(self.order()) - (self.start + ordinal * span)
+            if rest < span:
+                mask[self._ranks.tail(rest)[1] :] = False
+        return mask
+
+    def state(self, delivered: int) -> dict[str, Any]:
+        facts = self._facts or self._known.facts()
+        known = self._known
+        extent: Any = known.extent()
+        if extent is None:
+            extent = len(self._order) if self._order is not None else facts.get("num_samples", facts.get("size"))
+        samples = self.start + delivered * self._cut.step * self.world
+        state = {"kind": known.kind, "facts": facts, "samples": min(samples, extent), "seed": self._seed}
+        if self._order is None and self._seed is None and (upcoming := known.upcoming()) is not None:
+            state["seed"], state["peeked"] = upcoming, True
+        elif self._order is None and self._peeked:
+            state["peeked"] = True
+        state["batch_size"] = self._cut.batch_size
+        if known.kind == "distributed":
+            state["ranks"] = {"world": known.world, "total": extent}
+        return state
+
+
+class _Ledger:
+    """What a state needs to know of each index object that was planned and not yet left behind."""
+
+    def __init__(self, delivered: Callable[[], int]) -> None:
+        self._delivered = delivered
+        self._entries: deque[Any] = deque()
+        self._first = 0
+
+    def append(self, entry: Any) -> None:
+        """The entry behind the next index object (the first one: behind none)."""
+        while len(self._entries) > 1 and self._first < self._delivered():
+            self._entries.popleft()
+            self._first += 1
+        self._entries.append(entry)
+
+    def at(self, delivered: int) -> Any:
+        """The entry behind ``delivered`` index objects."""
+        return self._entries[delivered - self._first] if self._entries else None
+
+
+def _mix(digest: Any, indices: list[Any]) -> None:
+    """Adds indices to a running hash. Plain integers give the same in pieces of any size."""
+    try:
+        digest.update(array("q", indices).tobytes())
+    except (TypeError, OverflowError):
+        for index in indices:
+            digest.update(pickle.dumps(index))
+
+
+class SamplerPlan(Plan):
+    """A sampler that is iterated: the user's, or one of ours with a state of its own.
+
+    Where sampler or iterator have ``state_dict`` and ``load_state_dict``, those are used. Others are iterated again from the start,
+    with the random generators as they were then, and must give the same: a hash of the order is compared.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        cut: Cut | None,
+        *,
+        made: Iterator[Any] | None = None,
+        saved: dict[str, Any] | None = None,
+        skip: int = 0,
+        over: bool = False,
+        delivered: Callable[[], int] = int,
+        globals_before: dict[str, Any] | None = None,
+        draw_seed: Callable[[], Any] | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._sampler = sampler
+        # None: the sampler gives index objects itself.
+        self._cut = cut
+        self._made = made
+        self._saved = saved or {}
+        self._skip = skip
+        self._over = over
+        self._ledger = _Ledger(delivered)
+        #: States of the process-wide generators at the start of the epoch, packed.
+        self._globals: dict[str, Any] | None = self._saved.get("globals", globals_before)
+        #: What is drawn between the making of the iterator and its first item, if that is part of the start.
+        self._draw_seed = draw_seed
+        self._ranks = ranks
+        # Behind each index object: the number of its samples, or which of them are no padding.
+        self._masks = _Ledger(delivered)
+
+    def __iter__(self) -> Iterator[Any]:
+        digest = hashlib.blake2b(digest_size=8)
+        inner = self._restored()
+        if inner is None and ("globals" in self._saved or self._passed) and not self._over:
+            inner = self._replayed(digest)
+        elif inner is None:
+            inner = iter(self._sampler) if self._made is None else self._made
+        self._made = None
+        if self._saved.get("ended") and not self._over:
+            inner = iter(())
+        stateful = has_state(self._sampler) or has_state(inner)
+        samples: int = self._saved.get("samples", 0)
+        for raw in self._pages(inner, self._skip * self._span):
+            _mix(digest, raw)
+            samples += self._count(raw)
+        self.first = samples + (0 if self._ranks is None else self._ranks.rank)
+        self._ledger.append(self._entry(inner, stateful, digest, samples))
+        self._masks.append(None)
+        while raw := list(islice(inner, self._span)):
+            full = len(raw) == self._span
+            shares = [(self._share(raw), None)] if full else list(self._last_shares(raw))
+            if not shares:
+                return
+            share, mask = shares[0]
+            self._masks.append(_length(share) if mask is None else mask)
+            samples += self._count(raw)
+            if not stateful:
+                _mix(digest, raw)
+            entry = self._entry(inner, stateful, digest, samples)
+            if not full:
+                # It has seen its end already: what it says now is of its next pass.
+                entry["ended"] = True
+            self._ledger.append(entry)
+            yield share
+
+    @property
+    def _passed(self) -> int:
+        """What the sampler has given up to where this begins."""
+        found: int = self._saved.get("passed" if self._cut is None else "samples", 0)
+        return found
+
+    @property
+    def _span(self) -> int:
+        """What is taken from the sampler for one step of all ranks."""
+        world = 1 if self._ranks is None else self._ranks.world
+        return world * (1 if self._cut is None else self._cut.step)
+
+    def _count(self, raw: list[Any]) -> int:
+        """Samples in what the sampler gave."""
+        return len(raw) if self._cut is not None else sum(map(_length, raw))
+
+    def _share(self, raw: list[Any]) -> Any:
+        """The index object of this rank out of a full step."""
+        own = raw if self._ranks is None else raw[self._ranks.rank :: self._ranks.world]
+        return own if self._cut is not None and self._cut.batch_size is not None else own[0]
+
+    def _last_shares(self, raw: list[Any]) -> Iterator[Any]:
+        """The index object of this rank out of a step that is not full, if there is one, and its mask."""
+        cut, ranks = self._cut, self._ranks
+        if cut is not None and cut.drop_last:
+            return
+        if ranks is None:
+            yield raw, None
+            return
+        rest = len(raw)
+        exists, own, padding = ranks.tail(rest)
+        if not exists:
+            return
+        share = raw[ranks.rank :: ranks.world][:own]
+        # What came before is not kept: repeated from the front of this step.
+        share += [raw[(ranks.rank + k * ranks.world - rest) % rest] for k in range(own, own + padding)]
+        batched = cut is not None and cut.batch_size is not None
+        if batched or not share:
+            mask = np.arange(len(share)) < own
+        else:
+            mask = np.full(self._count(share[:1]), own > 0)
+        if not share:
+            yield Empty([raw[0] if cut is not None else raw[0][0]]), mask
+        else:
+            yield share if batched else share[0], mask
+
+    @staticmethod
+    def _pages(inner: Iterator[Any], count: int) -> Iterator[list[Any]]:
+        while count > 0 and (raw := list(islice(inner, min(count, PAGE)))):
+            count -= len(raw)
+            yield raw
+
+    def mask(self, ordinal: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Which samples of the index object at ``ordinal``, the last that was delivered, are its rank's own."""
+        found = self._masks.at(ordinal + 1)
+        return np.ones(found, np.bool_) if isinstance(found, int) else found
+
+    def _restored(self) -> Iterator[Any] | None:
+        """The iterator over the sampler where its own state says; ``None`` if there is no such state."""
+        sampler, state = self._sampler, self._saved.get("sampler")
+        if state is None:
+            return None
+        if state["sampler"] is not None:
+            sampler.load_state_dict(copy.deepcopy(state["sampler"]))
+        inner: Any = iter(sampler)
+        if self._over:
+            # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
+            if state["sampler"] is not None and not self._saved.get("ended"):
+                if next(inner, _NOTHING) is not _NOTHING:
+                    sampler.load_state_dict(copy.deepcopy(state["sampler"]))
+                inner = iter(sampler)
+        elif state["iterator"] is not None:
+            inner.load_state_dict(copy.deepcopy(state["iterator"]))
+        found: Iterator[Any] = inner
+        return found
+
+    def _replayed(self, digest: Any) -> Iterator[Any]:
+        """Iterates the sampler again from the start of the epoch to where this begins."""
+        count = 0
+        with _randoms.preserved():
+            for name, generator in _randoms.process_wide().items():
+                if self._globals is not None and name in self._globals:
+                    _randoms.restore(generator, self._globals[name])
+            inner = iter(self._sampler)
+            if self._saved.get("unseeded") and self._draw_seed is not None:
+                self._draw_seed()
+            for raw in self._pages(inner, self._passed):
+                _mix(digest, raw)
+                count += len(raw)
+            # What it draws when it starts belongs to the start.
+            inner = chain([] if count else list(islice(inner, 1)), inner)
+        want = self._saved.get("hash")
+        if count < self._passed or (want is not None and digest.hexdigest() != want):
+            raise ResumeError(
+                f"the sampler {type(self._sampler).__name__} has no state_dict(), so it was iterated again to pass over what it gave "
+                f"before, and it gave another order ({count} items with hash {digest.hexdigest()}; saved: {self._passed} with {want}). "
+                "Give it state_dict() and load_state_dict(), or make its order depend on a seed or generator that it keeps as an "
+                "attribute"
+            )
+        return inner
+
+    def _entry(self, inner: Any, stateful: bool, digest: Any, samples: int) -> dict[str, Any]:
+        if not stateful:
+            return {"hash": digest.copy().hexdigest(), "samples": samples}
+        state = {
+            "sampler": copy.deepcopy(self._sampler.state_dict()) if has_state(self._sampler) else None,
+            "iterator": copy.deepcopy(inner.state_dict()) if has_state(inner) and inner is not self._sampler else None,
+        }
+        return {"sampler": state, "samples": samples}
+
+    def state(self, delivered: int) -> dict[str, Any]:
+        entry = self._ledger.at(delivered)
+        state: dict[str, Any] = {
+            "kind": "sampler",
+            "facts": {"sampler": type(self._sampler).__qualname__, "cut": self._cut is not None},
+            "batch_size": None if self._cut is None else self._cut.batch_size,
+        }
+        if self._cut is None:
+            world = 1 if self._ranks is None else self._ranks.world
+            state["passed"] = self._saved.get("passed", 0) + (self._skip + delivered) * world
+        if entry is None and self._saved:
+            # Not begun: as it was loaded.
+            return {**self._saved, **state}
+        if entry is None and has_state(self._sampler):
+            entry = {"sampler": {"sampler": copy.deepcopy(self._sampler.state_dict()), "iterator": None}}
+        state.update(entry or {})
+        if "sampler" not in state and self._globals is not None:
+            state["globals"] = self._globals
+            state["unseeded"] = self._draw_seed is not None
+        return state
+
+
+def _length(index: Any) -> int:
+    """Samples of an index object."""
+    return len(index) if isinstance(index, (list, tuple)) else 1
+
+
+class _Nothing:
+    """The type of ``_NOTHING``."""
+
+
+_NOTHING = _Nothing()
+
+
+class StreamPlan(Plan):
+    """An iterable dataset: each worker is asked for the next of its own stream, for ever."""
+
+    def __init__(self, cut: Cut, made: Iterator[Any]) -> None:
+        self._cut = cut
+        self._made = made
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._made
+
+    def state(self, delivered: int) -> dict[str, Any]:
+        return {"kind": "stream", "facts": {"batch_size": self._cut.batch_size}}

@@ -1,0 +1,619 @@
+"""Where a loader stands: the epoch it is in, how far the user has come, and the states that say so."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from feedrate import _orders, _randoms, _sampler
+from feedrate._errors import short
+from feedrate._fetch import Stated, has_state
+from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
+from feedrate._ranks import Ranks, around
+from feedrate._state_errors import ResumeError
+
+#: Of the states.
+FORMAT = 1
+
+
+def _is_batch_sampler(sampler: Any) -> bool:
+    """One that only cuts another sampler's indices into batches."""
+    data = sys.modules.get("torch.utils.data")
+    return type(sampler) is _sampler.BatchSampler or (data is not None and type(sampler) is data.BatchSampler)
+
+
+def _ordering(loader: Any) -> tuple[Any, Cut | None]:
+    """The sampler that decides the order, and how it is cut; ``None`` when it gives index objects itself."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return loader.sampler, Cut(None, False)
+    if _is_batch_sampler(batches):
+        return batches.sampler, Cut(batches.batch_size, batches.drop_last)
+    return batches, None
+
+
+def _generators(loader: Any) -> dict[str, Any]:
+    return _randoms.owned_by({"generator": loader.generator, **around(loader)})
+
+
+def _draw(generator: Any) -> int:
+    """As the loader's base seed is drawn."""
+    torch = sys.modules["torch"]
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _draw_as(loader: Any) -> None:
+    """Draws what the making of an iterator draws for its base seed."""
+    if isinstance(loader.generator, np.random.Generator):
+        loader.generator.integers(0, 1 << 63, dtype=np.int64)
+    else:
+        _draw(loader.generator)
+
+
+class Epoch:
+    """One pass over a loader's data. Made when the pass begins, on the thread that iterates; kept by the loader for its states."""
+
+    def __init__(self, loader: Any, saved: dict[str, Any] | None, skip: int) -> None:
+        # An epoch that was taken up counts at once.
+        self.resumed = saved is not None and (saved["batches"] > 0 or skip > 0)
+        self.number: int = loader._epochs
+        #: The loader's seed for its workers.
+        self.base_seed = 0
+        #: The last batch was handed over and the end was seen.
+        self.over = False
+        self._loader = weakref.ref(loader)
+        self._saved = saved
+        self._skip = skip
+        self._plan: Plan | None = None
+        # Generators before the order is drawn: of the loader and its samplers, and for samplers that are replayed process-wide.
+        self._before: dict[str, Any] = (saved or {}).get("generators", {})
+        self._globals: dict[str, Any] | None = None
+        self._unseeded = False
+        #: The state is of an epoch whose seeds were drawn.
+        self._drawn = saved is not None and "seed" in saved
+        self._midway = self._drawn and not (saved or {}).get("over")
+        # Index objects handed over: all of the first ``done``, and those of ``ahead`` (out of order).
+        self.done = 0
+        self._ahead: set[int] = set()
+        self._mark: tuple[int, int] | None = None
+        self._left_out: list[int] = sorted((saved or {}).get("ahead", ()))
+        self._batches: int = (saved or {}).get("batches", 0) + skip
+        self._stands: dict[int, dict[str, Any]] = {}
+        self._last_worker: int | None = None
+        self.stream = _is_stream(loader)
+        self.known = None if self.stream else _known(loader, self.number)
+        self._last: int | None = None
+        #: Whether each batch has to be reported by :meth:`arrived`.
+        self.tracked = self.stream or not loader.in_order or has_state(loader.dataset)
+        if self.tracked and saved is not None:
+            self._take_over(saved)
+
+    def _take_over(self, saved: dict[str, Any]) -> None:
+        """A state at once after loading is that which was loaded."""
+        workers = saved.get("workers")
+        if workers is None or saved.get("over"):
+            return
+        for worker, stand in enumerate(workers["each"]):
+            if stand is not None:
+                state = None if stand["state"] is None else pickle.dumps(stand["state"])
+                self._stands[worker] = {**stand, "state": state}
+        if workers["next"] is not None and loader_workers(self._loader()) > 0:
+            self._last_worker = (workers["next"] - 1) % loader_workers(self._loader())
+
+    # -- how an epoch begins
+
+    @contextlib.contextmanager
+    def begun(self, *, unseeded: bool) -> Iterator[None]:
+        """Around what draws the base seed, and with ``unseeded`` also makes the sampler's iterator."""
+        if self._saved is not None and not self._drawn:
+            self._restore_generators()
+        iterated = self.known is None and not self.stream
+        if unseeded and iterated:
+            self.note_generators(unseeded=True)
+        # What is drawn for an epoch that was begun before was drawn then.
+        with _randoms.preserved() if self._drawn else contextlib.nullcontext():
+            yield
+        if self._drawn:
+            self._restore_generators()
+        if unseeded and not iterated:
+            self.note_generators()
+
+    def seeded(self, drawn: int) -> int:
+        """The base seed: the one of the state, or the one drawn now."""
+        saved = self._saved or {}
+        self.base_seed = saved.get("seed", saved.get("draws", {}).get("seed", drawn))
+        return self.base_seed
+
+    def _restore_generators(self) -> None:
+        assert self._saved is not None
+        loader = self._loader()
+        mine = _generators(loader)
+        for path, state in self._saved.get("generators", {}).items():
+            if path in mine:
+                _randoms.restore(mine[path], state)
+
+    def note_generators(self, *, unseeded: bool = False) -> None:
+        """Notes the random generators as they are before the order is drawn. In the middle of an epoch the state knows them."""
+        loader = self._loader()
+        if self._midway:
+            self._unseeded = bool(self._saved and self._saved.get("plan", {}).get("unseeded"))
+            return
+        self._before = {path: _randoms.pack(_randoms.read(g)) for path, g in _generators(loader).items()}
+        if self.known is None and not self.stream:
+            sampler, _ = _ordering(loader)
+            self._unseeded = unseeded
+            if not has_state(sampler):
+                self._globals = {name: _randoms.pack(_randoms.read(g)) for name, g in _randoms.process_wide().items()}
+
+    def source(self, made: Iterator[Any], *, keyed: bool) -> Iterator[Any]:
+        """What the feed is begun with. ``made`` is the iterator over the loader's index sampler that was made for this epoch."""
+        loader: Any = self._loader()
+        sampler, cut = _ordering(loader)
+        saved = dict((self._saved or {}).get("plan", {}))
+        draws = (self._saved or {}).get("draws", {})
+        plan: Plan
+        stride = 1
+        if self.stream:
+            plan = StreamPlan(cut or Cut(None, False), made)
+        elif self.known is not None:
+            assert cut is not None
+            if "order" in draws:
+                saved["seed"], saved["peeked"] = draws["order"], True
+            world = self.known.world if loader._ranks is None else loader._ranks.world
+            saved["samples"] = saved.get("samples", 0) + self._skip * cut.step * world
+            plan = OrderPlan(self.known, cut, saved, loader._ranks)
+            stride = plan.world
+            if self._midway and plan.start:
+                # Drawn at once: also an iterator that is left unused leaves the generators where they belong.
+                plan.order()
+        else:
+            given = made if cut is None or cut.batch_size is None else None
+            plan = SamplerPlan(
+                sampler,
+                cut,
+                made=given,
+                saved=saved,
+                skip=self._skip,
+                over=bool((self._saved or {}).get("over")),
+                delivered=lambda: self.done,
+                globals_before=self._globals,
+                draw_seed=(lambda: _draw_as(loader)) if self._unseeded else None,
+                ranks=loader._ranks,
+            )
+        self._plan = plan
+        objects = iter(plan)
+        if keyed:
+            objects = _keyed(objects, plan, self.number, stride, auto=loader.batch_sampler is not None)
+        if self._left_out:
+            left_out = set(self._left_out)
+            objects = (index for k, index in enumerate(objects) if k not in left_out)
+        return objects
+
+    # -- workers
+
+    def resume_workers(self) -> dict[int, dict[str, Any]]:
+        """For each worker, from where it goes on: the state of its dataset, and batches of its stream to pass over."""
+        saved = self._saved or {}
+        workers = saved.get("workers")
+        if workers is None:
+            return {}
+        over = bool(saved.get("over"))
+        found = {}
+        for worker, stand in enumerate(workers["each"]):
+            if stand is not None and (stand["state"] is not None or not over):
+                skip = stand["since"] if self.stream and not over and not stand["ended"] else 0
+                found[worker] = {"state": stand["state"], "skip": skip, "over": over, "ended": stand["ended"]}
+        return found
+
+    def first_worker(self) -> int:
+        """The worker of the first index object."""
+        workers = (self._saved or {}).get("workers")
+        if workers is not None and not (self._saved or {}).get("over"):
+            return int(workers["next"] or 0)
+        return 0
+
+    # -- how far the user is
+
+    def failed(self, mark: tuple[int, int] | None) -> None:
+        """Something was raised: in the place of a batch, or (``mark`` as before) not."""
+        if mark is None or mark == self._mark:
+            return
+        if self.tracked:
+            self.arrived(*mark, None)
+        else:
+            self.done = mark[0] + 1
+
+    def arrived(self, position: int, worker: int, batch: Any) -> Any:
+        """A batch, or an error in its place, was handed over; returns the batch without the state that came with it."""
+        stand = self._stands.setdefault(worker, {"given": 0, "state": None, "since": 0, "ended": False})
+        stand["given"] += 1
+        stand["since"] += 1
+        if type(batch) is Stated:
+            stand["ended"] = batch.ended
+            if batch.state is not None:
+                stand["state"], stand["since"] = batch.state, 0
+            batch = batch.batch
+        self._last_worker = worker
+        self._mark = position, worker
+        if self.stream:
+            self.done += 1
+            if self.done <= 2:
+                self.counts()
+            return batch
+        ordinal = position
+        for left_out in self._left_out:
+            ordinal += left_out <= ordinal
+        self._ahead.add(ordinal)
+        self._last = ordinal
+        self._close_up()
+        return batch
+
+    def counts(self) -> None:
+        """A second batch was handed over, or the only one: from now on this epoch is one, and the next ``iter()`` the next one."""
+        loader = self._loader()
+        if loader is None:
+            return
+        if self.done == 1 and not self.over:
+            # Some trainers never ask for more than len() says.
+            try:
+                if self.stream or len(loader) != 1:
+                    return
+            except TypeError:
+                return
+        loader._count(self)
+
+    def ended(self) -> None:
+        """The end was seen."""
+        self.over = True
+        self.counts()
+
+    def read_over(self, iterator: Iterator[Any]) -> None:
+        """Reads the batches of a stream that are to be skipped; other plans have passed over them already."""
+        if self.stream:
+            for _ in range(self._skip):
+                next(iterator, None)
+
+    def _close_up(self) -> None:
+        ahead = self._ahead
+        while self.done in ahead or self.done in self._left_out:
+            ahead.discard(self.done)
+            self.done += 1
+            if self.done <= 2:
+                self.counts()
+
+    def mask(self) -> Any:
+        """Of the batch that was handed over last."""
+        ordinal = self.done - 1 if self._last is None else self._last
+        if self._plan is None or ordinal < 0:
+            return None
+        return self._plan.mask(ordinal)
+
+    def order(self) -> Any:
+        """The order of the whole epoch if it is known and drawn."""
+        return self._plan._order if isinstance(self._plan, OrderPlan) else None
+
+    def state(self) -> dict[str, Any]:
+        """Behind the last batch that was handed over."""
+        loader: Any = self._loader()
+        if self.over:
+            return fresh(loader, self)
+        state: dict[str, Any] = {"feedrate": FORMAT, "epoch": self.number, "batches": self._batches + self.done}
+        plan = self._plan
+        plan_state = plan.state(self.done) if plan is not None else (self._saved or {}).get("plan", {})
+        state["plan"] = plan_state
+        state["seed"] = self.base_seed
+        if self._before:
+            state["generators"] = self._before
+        ahead = sorted(k - self.done for k in {*self._ahead, *self._left_out} if k >= self.done)
+        if ahead:
+            state["ahead"] = ahead
+        return {**state, **self._users(loader, loader.num_workers)}
+
+    def _users(self, loader: Any, workers: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if loader.seeding == "sample":
+            found["key"] = loader.seed if loader.seed is not None else loader._drawn_seed
+        if self._stands and (self.stream or has_state(loader.dataset)):
+            each = []
+            for worker in range(max(1, workers)):
+                stand = self._stands.get(worker)
+                if stand is not None:
+                    stand = {**stand, "state": None if stand["state"] is None else pickle.loads(stand["state"])}
+                each.append(stand)
+            following = None if self._last_worker is None else (self._last_worker + 1) % max(1, workers)
+            found["workers"] = {"count": workers, "next": following, "each": each}
+        return found
+
+
+def _known(loader: Any, epoch: int) -> _orders.Known | None:
+    found = _orders.known(_ordering(loader)[0])
+    if found is not None and loader._ranks is not None:
+        found.fixed = (loader.seed or 0) + epoch
+    return found
+
+
+def loader_workers(loader: Any) -> int:
+    """Its number of workers; 0 for none and for a loader that is gone."""
+    return 0 if loader is None else int(loader.num_workers)
+
+
+def _is_stream(loader: Any) -> bool:
+    iterable = getattr(loader, "_iterable", None)
+    return bool(loader._dataset_kind) if iterable is None else bool(iterable)
+
+
+def _keyed(objects: Iterator[Any], plan: Plan, epoch: int, stride: int, *, auto: bool) -> Iterator[Any]:
+    """Each index object with its key: the epoch, the position in it of the first sample, and the step to the next one."""
+    position: int | None = None
+    for index in objects:
+        if position is None:
+            position = plan.first
+        yield (epoch, position, stride), index
+        position += (len(index) if auto else 1) * stride
+
+
+def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
+    """The state at the start of the next epoch."""
+    state: dict[str, Any] = {"feedrate": FORMAT, "epoch": loader._epochs, "batches": 0}
+    persistent = loader.num_workers > 0 and loader.persistent_workers and last is not None
+    stream = _is_stream(loader)
+    known = None if stream else _known(loader, loader._epochs)
+    if stream:
+        _, cut = _ordering(loader)
+        state["plan"] = {"kind": "stream", "facts": {"batch_size": cut.batch_size if cut else None}}
+    elif known is not None:
+        _, cut = _ordering(loader)
+        assert cut is not None
+        state["plan"] = {"kind": known.kind, "facts": known.facts(), "samples": 0, "seed": None, "batch_size": cut.batch_size}
+    else:
+        sampler, cut = _ordering(loader)
+        plan = SamplerPlan(sampler, cut)
+        state["plan"] = plan.state(0)
+    generators = _generators(loader)
+    if generators:
+        state["generators"] = {path: _randoms.pack(_randoms.read(g)) for path, g in generators.items()}
+    if persistent and last is not None:
+        state["seed"] = last.base_seed
+    if known is not None and "seed" in state["plan"] and state["plan"]["seed"] is None and not known.global_draws():
+        upcoming = known.upcoming()
+        if upcoming is not None:
+            state["plan"]["seed"] = upcoming
+    draws = _peek(loader, known, seed=not persistent)
+    if draws:
+        state["draws"] = draws
+    if last is not None:
+        users = last._users(loader, loader.num_workers)
+        if not persistent and loader.num_workers > 0:
+            # The next epoch has new workers, with the dataset as it is here.
+            users.pop("workers", None)
+        state.update(users)
+        state["over"] = True
+    return state
+
+
+def _peek(loader: Any, known: _orders.Known | None, *, seed: bool) -> dict[str, int]:
+    """What the next epoch would draw from torch's process-wide generator, which is left as it is."""
+    torch = sys.modules.get("torch")
+    if torch is None or loader.generator is not None:
+        seed = False
+    orders = known.global_draws() if known is not None else 0
+    draws: dict[str, int] = {}
+    if torch is None or not (seed or orders):
+        return draws
+    clone = torch.Generator()
+    clone.set_state(torch.default_generator.get_state())
+    if seed:
+        draws["seed"] = _draw(clone)
+    if orders:
+        draws["order"] = _draw(clone)
+    return draws
+
+
+class Resumable:
+    """What both loaders can tell and take up again."""
+
+    # Set on the loader, and seen by none of the framework's own checks.
+    _epochs: int = 0
+    _epoch: Epoch | None = None
+    _loaded: dict[str, Any] | None = None
+    _skip: int = 0
+    _ranks: Ranks | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the user stands: what a loader of the same data needs to go on with the next batch.
+
+        Counts the batches that were received, not those on their way. Plain data that JSON can hold, but for what users' own
+        ``state_dict()`` methods gave, which is kept as it is. After the end of an epoch it is the start of the next one. Draws
+        nothing from any random generator.
+        """
+        if self._loaded is not None:
+            return copy.deepcopy(self._loaded)
+        if self._epoch is None:
+            return fresh(self, None)
+        return self._epoch.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next ``iter()`` go on where ``state`` was taken, also with another number or kind of workers, another prefetch
+        and, for orders that are known without iterating, another batch size.
+
+        Raises :class:`feedrate.ResumeError` for what cannot go on exactly, and then changes nothing. An empty state is the start.
+        """
+        if state:
+            state = copy.deepcopy(state)
+            self._check_state(state)
+        object.__setattr__(self, "_iterator", None)
+        object.__setattr__(self, "_loaded", state or None)
+        object.__setattr__(self, "_epoch", None)
+        object.__setattr__(self, "_epochs", state["epoch"] if state else 0)
+        if state and "key" in state:
+            object.__setattr__(self, "_drawn_seed", state["key"])
+
+    def skip(self, steps: int) -> None:
+        """Makes the next ``iter()`` pass over ``steps`` batches. Those of map-style data are not loaded; a stream has to be read to
+        know what is in them."""
+        if steps < 0:
+            raise ValueError(f"skip() takes a number of batches that is not negative, but got {steps}")
+        object.__setattr__(self, "_skip", self._skip + steps)
+
+    @property
+    def mask(self) -> Any:
+        """Which samples of the batch that was delivered last are this rank's own, as an array of bool: with ``distributed`` and
+        ``remainder="pad"`` it is ``False`` for those that fill up the last step, with ``"exact"`` it is empty for an empty batch.
+        ``None`` before the first batch, and for iterable datasets."""
+        return None if self._epoch is None else self._epoch.mask()
+
+    def plan(self, epoch: int, step: int, rank: int | None = None) -> list[Any]:
+        """The indices of the samples in the batch at ``step`` of ``epoch``, both from 0, for this rank or another one; ``[]`` for an
+        empty batch. Nothing is loaded, and no random generator moves.
+
+        Raises ``IndexError`` behind the last batch, and ``ValueError`` where it cannot be known: for iterable datasets, for samplers
+        that have to be iterated, for epochs whose order was drawn and is gone, and for those that will be drawn from torch's
+        process-wide generator.
+        """
+        sampler, cut = _ordering(self)
+        known = None if _is_stream(self) else _known(self, epoch)
+        if known is None or cut is None:
+            what = type(self.dataset if _is_stream(self) else sampler).__name__  # type: ignore[attr-defined]
+            raise ValueError(
+                f"what a batch of {what} holds is not known before it is read: plan() needs a map-style dataset and an order that "
+                "feedrate knows"
+            )
+        ranks = self._ranks
+        if ranks is not None and rank is not None:
+            ranks = Ranks(rank, ranks.world, ranks.remainder)
+        plan = OrderPlan(known, cut, None, ranks)
+        if ranks is None and rank is not None:
+            plan.rank = rank
+        if not 0 <= plan.rank < plan.world:
+            raise ValueError(f"plan() was asked for rank {rank} of {plan.world}")
+        plan.use(self._order_of(epoch, known))
+        try:
+            return plan.indices(step)
+        except IndexError:
+            raise IndexError(f"epoch {epoch} of rank {plan.rank} has no batch at step {step}") from None
+
+    def _order_of(self, epoch: int, known: _orders.Known) -> Any:
+        me: Any = self
+        current = self._epoch
+        if current is not None and current.number == epoch and current.order() is not None:
+            return current.order()
+        if known.fixed is not None or known.kind == "sequential":
+            return known.draw(None)[0]
+        if known.kind == "distributed":
+            known.sampler = copy.copy(known.sampler)
+            return known.draw(epoch)[0]
+        following = self._epochs if current is None or current.over else current.number + 1
+        if epoch < following or known.global_draws() or getattr(known.sampler, "generator", 0) is None:
+            raise ValueError(
+                f"the order of epoch {epoch} is not known now: it is drawn from a random generator when the epoch begins, and the loader "
+                f"is at epoch {self._epochs}. With a generator of the loader's own later epochs are known, with distributed= all are"
+            )
+        generators = _generators(self)
+        before = {path: _randoms.pack(_randoms.read(g)) for path, g in generators.items()}
+        order = None
+        try:
+            with _randoms.preserved():
+                for _ in range(following, epoch + 1):
+                    if not (me.num_workers > 0 and me.persistent_workers and current is not None):
+                        _draw_as(self)
+                    order, _ = known.draw(None)
+        finally:
+            for path, state in before.items():
+                _randoms.restore(generators[path], state)
+        return order
+
+    def _rank_batches(self) -> int:
+        """``len()`` of a loader with ranks."""
+        sampler, cut = _ordering(self)
+        assert self._ranks is not None
+        return self._ranks.steps(len(sampler), 1 if cut is None else cut.step, cut is not None and cut.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next ``iter()`` the epoch of this number, from 0, and tells samplers and dataset that have ``set_epoch``.
+
+        Without it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
+        """
+        if self._loaded is not None and self._loaded["epoch"] == epoch:
+            return
+        object.__setattr__(self, "_loaded", None)
+        object.__setattr__(self, "_epochs", epoch)
+        me: Any = self
+        for part in (me.dataset, *around(me).values()):
+            if callable(getattr(part, "set_epoch", None)):
+                part.set_epoch(epoch)
+
+    def _begin_epoch(self) -> Epoch:
+        epoch = Epoch(self, self._loaded, self._skip)
+        object.__setattr__(self, "_loaded", None)
+        object.__setattr__(self, "_skip", 0)
+        object.__setattr__(self, "_epoch", epoch)
+        if epoch.resumed:
+            self._count(epoch)
+        return epoch
+
+    def _count(self, epoch: Epoch) -> None:
+        """This epoch counts: the next ``iter()`` is the next one."""
+        object.__setattr__(self, "_epochs", max(self._epochs, epoch.number + 1))
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        me: Any = self
+        if state.get("feedrate") != FORMAT:
+            found = (
+                f"its version is {state['feedrate']!r}"
+                if "feedrate" in state
+                else f"it has the keys {short(sorted(map(str, state)))}"
+            )
+            raise ResumeError(f"not a state of this version of feedrate's loader: {found}, this one reads version {FORMAT}")
+        plan, now = state["plan"], fresh(self, None)["plan"]
+        if plan["kind"] != now["kind"]:
+            raise ResumeError(
+                f"the state was saved with an order of the kind {plan['kind']!r}, this loader has {now['kind']!r}: give it the same "
+                "kind of dataset and sampler (shuffle, sampler, batch_sampler)"
+            )
+        saved_facts, facts = plan["facts"], now["facts"]
+        _orders.check_same(saved_facts, facts, "an order")
+        self._check_ranks(plan)
+        workers = state.get("workers")
+        if workers is not None and max(1, workers["count"]) != max(1, me.num_workers):
+            what = "streams" if plan["kind"] == "stream" else "states of the dataset"
+            raise ResumeError(
+                f"the state holds the {what} of {workers['count']} workers, each with its own, this loader has "
+                f"num_workers={me.num_workers}: use num_workers={workers['count']}, or a map-style dataset "
+                "without state_dict(), which any number of workers can take up"
+            )
+        key = state.get("key")
+        if key is not None and me.seed is not None and me.seed != key:
+            raise ResumeError(
+                f"the state was saved with seed={key}, this loader has seed={me.seed}: leave seed out, or give {key}"
+            )
+        if state.get("ahead") and plan["kind"] not in ("sampler", "stream") and plan.get("batch_size") != now.get("batch_size"):
+            raise ResumeError(
+                f"the state was saved in the middle of deliveries out of order, with batch_size={plan.get('batch_size')}, this loader has "
+                f"batch_size={now.get('batch_size')}: use the same"
+            )
+
+    def _check_ranks(self, plan: dict[str, Any]) -> None:
+        """A state of torch's DistributedSampler is taken up by another number of ranks when nothing is padded or cut."""
+        saved = plan.get("ranks")
+        if saved is None:
+            return
+        if self._ranks is not None:
+            return
+        sampler, _ = _ordering(self)
+        world, total, size = sampler.num_replicas, sampler.total_size, plan["facts"]["size"]
+        if saved["world"] == world and saved["total"] == total:
+            return
+        left = size - plan["samples"]
+        if saved["total"] != size or total != size or left % world:
+            raise ResumeError(
+                f"the state was saved by DistributedSampler with num_replicas={saved['world']} ({saved['total']} places for {size} "
+                f"samples), this one has num_replicas={world} ({total} places), and {left} samples are left: they would be padded or cut "
+                "differently. Use the same num_replicas, or a number that divides both, or distributed= of the loader"
+            )
