@@ -40,7 +40,7 @@ EXAMPLES = [
 
 def test_there_are_examples() -> None:
     documents = {example.document.name for example in EXAMPLES}
-    assert {"README.md", "loader.md", "differences.md"} <= documents
+    assert {"README.md", "loader.md", "differences.md", "resume.md"} <= documents
 
 
 @pytest.mark.ours
