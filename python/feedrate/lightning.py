@@ -37,6 +37,7 @@ class ExactResume(Callback):
         self._states: list[Any] = []
         self._over = False
         self._epochs = 0
+        self._batches: _Batches | None = None  # kept behind the end of a run, after which a checkpoint can be made as well
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keeps what Lightning forgets when the epoch had ended."""
@@ -48,7 +49,7 @@ class ExactResume(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Takes its place between Lightning and the loaders, before the first batch."""
         fetcher = trainer.fit_loop._data_fetcher
-        batches = _Batches(fetcher, trainer.fit_loop)
+        self._batches = batches = _Batches(fetcher, trainer.fit_loop)
         if self._over and self._states:
             batches.combined._load_state_dicts(self._states)
             iter(fetcher)
@@ -58,11 +59,9 @@ class ExactResume(Callback):
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """The state after the batch that was trained on last."""
-        fetcher = trainer.fit_loop._data_fetcher
-        batches = getattr(fetcher, "iterator", None)
         state = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-        if "combined_loader" in state and fetcher.length is None and isinstance(batches, _Batches):
-            state["combined_loader"] = batches.before
+        if "combined_loader" in state and self._batches is not None and self._batches.ahead:
+            state["combined_loader"] = self._batches.before
 
 
 class _Batches:
@@ -86,9 +85,14 @@ class _Batches:
     def __next__(self) -> Any:
         if self.over and self._new_epoch():
             return self._first_of_next_epoch()
-        if self._fetcher.length is None:
+        if self.ahead:
             self.before = self.combined._state_dicts()
         return next(self.combined)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether Lightning reads ahead."""
+        return self._fetcher.length is None
 
     def _new_epoch(self) -> bool:
         """Depending on where in the end of an epoch the checkpoint was made, Lightning now ends that epoch or begins another. It tells
@@ -97,7 +101,7 @@ class _Batches:
         progress = self._loop.epoch_loop.batch_progress
         if progress.current.ready == 0:
             return True
-        if self._fetcher.length is None and self._loop.epoch_progress.current.processed > self.epochs:
+        if self.ahead and self._loop.epoch_progress.current.processed > self.epochs:
             progress.reset_on_run()  # which Lightning does for loaders with a length only
             return True
         return False
