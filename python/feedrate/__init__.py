@@ -6,6 +6,7 @@
 
 from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
+from feedrate._coordinator import Coordinator, RankMissing
 from feedrate._errors import Error, WorkerDied
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
@@ -14,10 +15,12 @@ from feedrate._state_errors import ResumeError
 __version__ = "0.1.0"
 
 __all__ = [
+    "Coordinator",
     "DataLoader",
     "Error",
     "IterableDataset",
     "PackedList",
+    "RankMissing",
     "ResumeError",
     "Rng",
     "WorkerDied",

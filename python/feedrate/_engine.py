@@ -85,6 +85,8 @@ class Engine:
         #: Process handles (``pid``, ``join``, ``is_alive``, ``exitcode``, ``terminate``) or threads, by worker number.
         self.workers: list[Any] = [None] * operator.index(settings.num_workers)
         self._arena: Any = None
+        #: Without workers, the state of the dataset or stream before the first batch, pickled; ``None`` without one.
+        self.initial: bytes | None = None
         pool: Any
         if settings.num_workers == 0:
             self._arena = _native.Arena()
@@ -141,6 +143,7 @@ class Engine:
         collate = recipe.framework.arena_collate(recipe.collate_fn, self._arena.reserve)
         recipe = replace(recipe, own_globals=recipe.items_in_flight == 1, borrow_globals=True)
         fetcher = make_fetcher(recipe, collate, recipe.resume.get(0))
+        self.initial = fetcher.snapshot()
         if recipe.iterable:
             return fetcher
 

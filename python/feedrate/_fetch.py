@@ -110,6 +110,10 @@ class MapFetcher:
         # An index of None is a sample like any other: say which by this.
         self.stage = "sample"
 
+    def snapshot(self) -> bytes | None:
+        """The state of the dataset, pickled; ``None`` for one without."""
+        return pickle.dumps(self._dataset.state_dict()) if self._stated else None
+
     def start(self, index: Any) -> Any:
         """Puts the samples of a later task behind those that are being fetched. Pass the result to the call for that task;
         ``None`` when samples are not fetched side by side."""
@@ -131,7 +135,7 @@ class MapFetcher:
         self._started = started
         try:
             batch = self._fetch_keyed(index) if self._keyed else self._fetch(index)
-            return Stated(batch, pickle.dumps(self._dataset.state_dict())) if self._stated else batch
+            return Stated(batch, self.snapshot()) if self._stated else batch
         except StopIteration as error:
             raise RuntimeError(
                 f"the dataset or collate_fn raised StopIteration at {self.where()}. It would end the epoch without a word; raise "
@@ -289,7 +293,7 @@ class IterableFetcher:
             iterator = iter(dataset)
         return iterator
 
-    def _snapshot(self) -> bytes | None:
+    def snapshot(self) -> bytes | None:
         """The state of the stream; ``None`` for one without."""
         dataset, iterator = self._dataset, self._iterator
         mine = iterator.state_dict() if has_state(iterator) else None
@@ -310,7 +314,7 @@ class IterableFetcher:
         batch = self._next(index, collate=True)
         if batch is not END:
             self._batches += 1
-            state = self._snapshot() if self._ended or self._batches % self._every == 0 else None
+            state = self.snapshot() if self._ended or self._batches % self._every == 0 else None
             if state is not None or self._ended:
                 return Stated(batch, state, self._ended)
         return batch

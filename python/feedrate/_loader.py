@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from feedrate import _collate, _options, _ranks, _sampler
+from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._fetch import Recipe
 from feedrate._framework import Framework
@@ -72,10 +73,15 @@ class DataLoader(Resumable):
         snapshot_every_n_steps: batches of a worker between two calls of an iterable dataset's ``state_dict()``.
         distributed: give this rank its share of every step, of an order that is the same on all ranks: ``(rank, world size)``, or
             ``"auto"`` for those of ``torch.distributed``, torchrun's environment or JAX. Each epoch has another order, of ``seed``
-            (default 0) and its number, when the sampler has no generator of its own.
+            (default 0) and its number, when the sampler has no generator of its own; a generator
+            or a sampler of your own has to give the same on all ranks.
         remainder: what ranks get of a last step that is not full. ``"pad"``: samples from the front of the epoch fill it up
             (``mask`` tells which); ``"drop"``: as many as all can have; ``"exact"``: each sample once, short ranks a shorter or
             empty batch. All ranks have the same number of steps.
+            An iterable dataset gives each rank its share itself; its ranks agree on the number of steps while they run: with
+            ``"drop"`` the smallest, else the largest, and short ranks get their last batch again (``mask`` all ``False``) or an empty
+            one.
+        coordinator: where they agree; ``None`` takes the store of ``torch.distributed``. See :class:`feedrate.Coordinator`.
     """
 
     def __init__(
@@ -104,6 +110,7 @@ class DataLoader(Resumable):
         snapshot_every_n_steps: int | None = 1,
         distributed: Literal["auto"] | tuple[int, int] | None = None,
         remainder: Literal["pad", "drop", "exact"] = "pad",
+        coordinator: Coordinator | None = None,
     ) -> None:
         iterable = _is_iterable(dataset)
         _check(
@@ -135,6 +142,7 @@ class DataLoader(Resumable):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.distributed = distributed
         self.remainder = remainder
+        self.coordinator = coordinator
         if sampler is None:
             if iterable:
                 sampler = _sampler.InfiniteSampler()
@@ -156,7 +164,7 @@ class DataLoader(Resumable):
         self._iterable = iterable
         self._iterator: _Iterator | None = None
         _options.check(self, iterable=iterable)
-        self._ranks = _ranks.check(self, iterable=iterable)
+        self._ranks = _ranks.check(self)
 
     @property
     def _index_sampler(self) -> Any:
@@ -174,7 +182,7 @@ class DataLoader(Resumable):
 
     def __len__(self) -> int:
         """Batches in an epoch. ``TypeError`` when the dataset or sampler has no length."""
-        if self._ranks is not None:
+        if self._ranks is not None and not self._iterable:
             return self._rank_batches()
         if not self._iterable:
             return len(self._index_sampler)
@@ -229,6 +237,7 @@ class _Iterator:
         self._timeout = loader.timeout or None
         self._engine: Engine | None = None
         self._engine = Engine(recipe, settings)
+        epoch.opened(self._engine.initial)
         self._begin(loader, first=True)
 
     def _begin(self, loader: DataLoader, *, first: bool = False) -> None:
@@ -244,6 +253,7 @@ class _Iterator:
         epoch_body = pickle.dumps((None, _options.dataset_epoch(loader.dataset)))
         source = self._epoch.source(self._sampler_iter, keyed=loader.seeding == "sample")
         self._engine.begin(source, epoch_body, self._epoch.first_worker())
+        self._batches = loader._agreed(self._engine, self._epoch)
         self._epoch.read_over(self)
 
     @property
@@ -261,9 +271,9 @@ class _Iterator:
             raise StopIteration
         epoch = self._epoch
         try:
-            batch = self._engine.next(self._timeout)
+            batch = self._batches.next(self._timeout)
         except Exception:
-            epoch.failed(self._engine.mark())
+            epoch.failed(self._batches.mark())
             raise
         if batch is END:
             self._over = True
@@ -275,8 +285,8 @@ class _Iterator:
             raise StopIteration
         self._num_yielded += 1
         if epoch.tracked:
-            mark = self._engine.mark()
-            return epoch.arrived(*mark, batch) if mark is not None else batch
+            mark = self._batches.mark()
+            return epoch.arrived(mark[0], mark[1], batch) if mark is not None else epoch.filled(batch)
         epoch.done += 1
         if epoch.done <= 2:
             epoch.counts()

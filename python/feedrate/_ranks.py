@@ -45,7 +45,7 @@ class Ranks:
         return True, own, 0
 
 
-def check(loader: Any, *, iterable: bool) -> Ranks | None:
+def check(loader: Any) -> Ranks | None:
     """The ranks of a loader, from its ``distributed`` and ``remainder`` options. Raises ``ValueError`` for what cannot be kept."""
     option, remainder = loader.distributed, loader.remainder
     if remainder not in REMAINDER:
@@ -68,11 +68,6 @@ def check(loader: Any, *, iterable: bool) -> Ranks | None:
                 f"distributed={option!r} together with {type(part).__name__}, which gives each rank its share already: leave one of "
                 "them out"
             )
-    if iterable:
-        raise ValueError(
-            f"distributed={option!r} with an iterable dataset: its samples are not known before they are read, so the loader cannot "
-            "give each rank its share. Split it by rank in the dataset, or use a map-style dataset"
-        )
     if loader.batch_sampler is None and remainder == "exact":
         raise ValueError('remainder="exact" gives short ranks an empty batch, and with batch_size=None there are no batches')
     return Ranks(rank, world, remainder)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from feedrate import _orders, _randoms, _sampler
+from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._errors import short
 from feedrate._fetch import Stated, has_state
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
@@ -72,6 +73,8 @@ class Epoch:
         self._saved = saved
         self._skip = skip
         self._plan: Plan | None = None
+        #: Between the engine and this, for a stream whose ranks agree on its steps.
+        self.agreed: AgreedSource | None = None
         # Generators before the order is drawn: of the loader and its samplers, and for samplers that are replayed process-wide.
         self._before: dict[str, Any] = (saved or {}).get("generators", {})
         self._globals: dict[str, Any] | None = None
@@ -83,6 +86,7 @@ class Epoch:
         self.done = 0
         self._ahead: set[int] = set()
         self._mark: tuple[int, int] | None = None
+        self._restored = False
         self._left_out: list[int] = sorted((saved or {}).get("ahead", ()))
         self._batches: int = (saved or {}).get("batches", 0) + skip
         self._stands: dict[int, dict[str, Any]] = {}
@@ -114,6 +118,7 @@ class Epoch:
         """Around what draws the base seed, and with ``unseeded`` also makes the sampler's iterator."""
         if self._saved is not None and not self._drawn:
             self._restore_generators()
+        self._restore_dataset()
         iterated = self.known is None and not self.stream
         if unseeded and iterated:
             self.note_generators(unseeded=True)
@@ -124,6 +129,17 @@ class Epoch:
             self._restore_generators()
         if unseeded and not iterated:
             self.note_generators()
+
+    def _restore_dataset(self) -> None:
+        """Between epochs and without workers, the dataset's state comes back first: it may hold that of a random generator."""
+        loader: Any = self._loader()
+        workers = (self._saved or {}).get("workers")
+        if workers is None or not (self._saved or {}).get("over") or self.stream or loader.num_workers > 0:
+            return
+        stand = workers["each"][0]
+        if stand is not None and stand["state"] is not None:
+            loader.dataset.load_state_dict(stand["state"])
+            self._restored = True
 
     def seeded(self, drawn: int) -> int:
         """The base seed: the one of the state, or the one drawn now."""
@@ -202,7 +218,7 @@ class Epoch:
         """For each worker, from where it goes on: the state of its dataset, and batches of its stream to pass over."""
         saved = self._saved or {}
         workers = saved.get("workers")
-        if workers is None:
+        if workers is None or self._restored:
             return {}
         over = bool(saved.get("over"))
         found = {}
@@ -255,6 +271,13 @@ class Epoch:
         self._close_up()
         return batch
 
+    def filled(self, batch: Any) -> Any:
+        """A batch of a step that takes place on other ranks only was handed over."""
+        self.done += 1
+        if self.done <= 2:
+            self.counts()
+        return batch
+
     def counts(self) -> None:
         """A second batch was handed over, or the only one: from now on this epoch is one, and the next ``iter()`` the next one."""
         loader = self._loader()
@@ -280,6 +303,11 @@ class Epoch:
             for _ in range(self._skip):
                 next(iterator, None)
 
+    def opened(self, initial: bytes | None) -> None:
+        """The fetcher without workers has been made: ``initial`` is the state of its dataset or stream."""
+        if initial is not None and 0 not in self._stands:
+            self._stands[0] = {"given": 0, "state": initial, "since": 0, "ended": False}
+
     def _close_up(self) -> None:
         ahead = self._ahead
         while self.done in ahead or self.done in self._left_out:
@@ -290,6 +318,8 @@ class Epoch:
 
     def mask(self) -> Any:
         """Of the batch that was handed over last."""
+        if self.agreed is not None:
+            return self.agreed.mask()
         ordinal = self.done - 1 if self._last is None else self._last
         if self._plan is None or ordinal < 0:
             return None
@@ -425,6 +455,19 @@ class Resumable:
     _loaded: dict[str, Any] | None = None
     _skip: int = 0
     _ranks: Ranks | None = None
+    _meeting: Coordinator | None = None
+
+    def _agreed(self, source: Any, epoch: Epoch) -> Any:
+        """Where batches come from: for a stream with ranks, from behind their agreement on its steps. Called once an epoch."""
+        ranks = self._ranks
+        if ranks is None or not epoch.stream:
+            return source
+        me: Any = self
+        if self._meeting is None:
+            object.__setattr__(self, "_meeting", me.coordinator or Coordinator())
+        assert self._meeting is not None
+        epoch.agreed = AgreedSource(source, self._meeting.begin(ranks), batched=me.batch_sampler is not None)
+        return epoch.agreed
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user stands: what a loader of the same data needs to go on with the next batch.
@@ -466,7 +509,7 @@ class Resumable:
     def mask(self) -> Any:
         """Which samples of the batch that was delivered last are this rank's own, as an array of bool: with ``distributed`` and
         ``remainder="pad"`` it is ``False`` for those that fill up the last step, with ``"exact"`` it is empty for an empty batch.
-        ``None`` before the first batch, and for iterable datasets."""
+        ``None`` before the first batch, and for iterable datasets without ``distributed``; with it, all or none."""
         return None if self._epoch is None else self._epoch.mask()
 
     def plan(self, epoch: int, step: int, rank: int | None = None) -> list[Any]:

@@ -27,6 +27,7 @@ from torch.utils.data.distributed import DistributedSampler
 from feedrate import _loader, _native, _options, _ranks
 from feedrate._after import AfterThread
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
+from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._errors import capture, reraise
 from feedrate._fetch import Recipe, Stated
@@ -301,12 +302,13 @@ class _FeedIter(_BaseDataLoaderIter):
     _engine: Engine | None = None
     _after: AfterThread | None = None
     _over = False
+    _batches: Any = None
 
     def _next_data(self) -> Any:
         engine, epoch = self._engine, self._epoch
         if self._over or engine is None:
             raise StopIteration
-        source = engine if self._after is None else self._after
+        source = self._batches
         try:
             batch = source.next(self._timeout or None)
         except Exception:
@@ -320,7 +322,7 @@ class _FeedIter(_BaseDataLoaderIter):
             raise StopIteration
         if epoch.tracked:
             mark = source.mark()
-            return epoch.arrived(*mark, batch) if mark is not None else batch
+            return epoch.arrived(mark[0], mark[1], batch) if mark is not None else epoch.filled(batch)
         epoch.done += 1
         if epoch.done <= 2:
             epoch.counts()
@@ -360,7 +362,9 @@ class _SingleProcessDataLoaderIter(_FeedIter):
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             graph_settings.apply_sharding(self._dataset, self._world_size, self._rank)
         self._engine = Engine(_recipe(loader, self), _settings(loader, self))
+        self._epoch.opened(self._engine.initial)
         self._engine.begin(self._source(), None, self._epoch.first_worker())
+        self._batches = loader._agreed(self._engine, self._epoch)
         self._epoch.read_over(self)
 
     def _next_data(self) -> Any:
@@ -413,6 +417,7 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
             self._after.begin()
         body = pickle.dumps((self._shared_seed, _options.dataset_epoch(self._dataset)))
         self._engine.begin(self._source(), body, self._epoch.first_worker())
+        self._batches = loader._agreed(self._engine if self._after is None else self._after, self._epoch)
         self._epoch.read_over(self)
 
     def _end(self) -> None:
@@ -449,10 +454,15 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
             is read again when a state is loaded. Map-style data needs none.
         distributed: give this rank its share of every step, of an order that is the same on all ranks: ``(rank, world size)``, or
             ``"auto"`` for those of ``torch.distributed``, torchrun's environment or JAX. Each epoch has another order, of ``seed``
-            (default 0) and its number, when the sampler has no generator of its own.
+            (default 0) and its number, when the sampler has no generator of its own; a generator
+            or a sampler of your own has to give the same on all ranks.
         remainder: what ranks get of a last step that is not full. ``"pad"``: samples from the front of the epoch fill it up
             (``mask`` tells which); ``"drop"``: as many as all can have; ``"exact"``: each sample once, short ranks a shorter or
             empty batch. All ranks have the same number of steps.
+            An iterable dataset gives each rank its share itself; its ranks agree on the number of steps while they run: with
+            ``"drop"`` the smallest, else the largest, and short ranks get their last batch again (``mask`` all ``False``) or an empty
+            one.
+        coordinator: where they agree; ``None`` takes the store of ``torch.distributed``. See :class:`feedrate.Coordinator`.
     """
 
     workers: Literal["process", "thread", "auto"]
@@ -463,6 +473,7 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
     snapshot_every_n_steps: int | None
     distributed: Literal["auto"] | tuple[int, int] | None
     remainder: Literal["pad", "drop", "exact"]
+    coordinator: Coordinator | None
 
     def __init__(
         self,
@@ -492,6 +503,7 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         snapshot_every_n_steps: int | None = 1,
         distributed: Literal["auto"] | tuple[int, int] | None = None,
         remainder: Literal["pad", "drop", "exact"] = "pad",
+        coordinator: Coordinator | None = None,
     ) -> None:
         data: Any = dataset
         if isinstance(data, _loader.IterableDataset) and not isinstance(data, IterableDataset):
@@ -534,12 +546,15 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.distributed = distributed
         self.remainder = remainder
+        self.coordinator = coordinator
         _options.check(self, iterable=isinstance(dataset, IterableDataset))
-        self._ranks = _ranks.check(self, iterable=isinstance(dataset, IterableDataset))
+        self._ranks = _ranks.check(self)
 
     def __len__(self) -> int:
         """Batches in an epoch, of this rank."""
-        return super().__len__() if self._ranks is None else self._rank_batches()
+        if self._ranks is None or self._dataset_kind == _DatasetKind.Iterable:
+            return super().__len__()
+        return self._rank_batches()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_epoch"}
