@@ -240,15 +240,16 @@ class SamplerPlan(Plan):
         elif inner is None:
             inner = iter(self._sampler) if self._made is None else self._made
         self._made = None
-        if self._saved.get("ended") and not self._over:
-            inner = iter(())
         stateful = has_state(self._sampler) or has_state(inner)
         samples: int = self._saved.get("samples", 0)
         for raw in self._pages(inner, self._skip * self._span):
             _mix(digest, raw)
             samples += self._count(raw)
         self.first = samples + (0 if self._ranks is None else self._ranks.rank)
-        self._ledger.append(self._entry(inner, stateful, digest, samples))
+        first = self._entry(inner, stateful, digest, samples)
+        if self._saved.get("ended") and not self._over:
+            first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "ended") if name in self._saved}
+        self._ledger.append(first)
         self._masks.append(None)
         while raw := list(islice(inner, self._span)):
             full = len(raw) == self._span
@@ -331,6 +332,9 @@ class SamplerPlan(Plan):
             return None
         if state["sampler"] is not None:
             sampler.load_state_dict(copy.deepcopy(state["sampler"]))
+        if self._saved.get("ended") and not self._over:
+            # Its state is of its next pass, which an iterator made now would take up.
+            return iter(())
         inner: Any = iter(sampler)
         if self._over:
             # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
