@@ -282,11 +282,15 @@ class IterableFetcher:
         ended, over = (False, False) if resume is None else (resume["ended"], resume["over"])
         if ended and not over:
             self._ended = True
-            return iter(())
-        iterator = iter(dataset)
-        if state is not None and state["iterator"] is not None and not ended:
-            iterator.load_state_dict(state["iterator"])
-        if over and not ended:
+        iterator: Any = None
+        if not ended or (state is not None and state["iterator"] is not None):
+            iterator = iter(dataset)
+            if state is not None and state["iterator"] is not None:
+                # It may hold more than a place, such as a random generator's state.
+                iterator.load_state_dict(state["iterator"])
+        if ended:
+            return iter(dataset) if over else iter(())
+        if over:
             # It stands behind its last batch: let it run out, then start it again.
             for _ in iterator:
                 pass
