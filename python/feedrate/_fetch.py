@@ -292,7 +292,7 @@ class IterableFetcher:
             return iter(dataset) if over else iter(())
         if over:
             # It stands behind its last batch: let it run out, then start it again.
-            for _ in iterator:
+            while next(iterator, END) is not END:
                 pass
             iterator = iter(dataset)
         return iterator

@@ -242,7 +242,8 @@ class SamplerPlan(Plan):
         self._made = None
         stateful = has_state(self._sampler) or has_state(inner)
         samples: int = self._saved.get("samples", 0)
-        for raw in self._pages(inner, self._skip * self._span):
+        items = _next_only(inner)
+        for raw in self._pages(items, self._skip * self._span):
             _mix(digest, raw)
             samples += self._count(raw)
         self.first = samples + (0 if self._ranks is None else self._ranks.rank)
@@ -251,7 +252,7 @@ class SamplerPlan(Plan):
             first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "ended") if name in self._saved}
         self._ledger.append(first)
         self._masks.append(None)
-        while raw := list(islice(inner, self._span)):
+        while raw := list(islice(items, self._span)):
             full = len(raw) == self._span
             shares = [(self._share(raw), None)] if full else list(self._last_shares(raw))
             if not shares:
@@ -357,11 +358,12 @@ class SamplerPlan(Plan):
             inner = iter(self._sampler)
             if self._saved.get("unseeded") and self._draw_seed is not None:
                 self._draw_seed()
-            for raw in self._pages(inner, self._passed):
+            items = _next_only(inner)
+            for raw in self._pages(items, self._passed):
                 _mix(digest, raw)
                 count += len(raw)
             # What it draws when it starts belongs to the start.
-            inner = chain([] if count else list(islice(inner, 1)), inner)
+            inner = chain([] if count else list(islice(items, 1)), items)
         want = self._saved.get("hash")
         if count < self._passed or (want is not None and digest.hexdigest() != want):
             raise ResumeError(
@@ -401,6 +403,13 @@ class SamplerPlan(Plan):
             state["globals"] = self._globals
             state["unseeded"] = self._draw_seed is not None
         return state
+
+
+def _next_only(iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items of an iterator, which is asked for nothing but the next one: there are some whose ``__iter__`` starts over."""
+    end = _NOTHING
+    while (item := next(iterator, end)) is not end:
+        yield item
 
 
 def _length(index: Any) -> int:

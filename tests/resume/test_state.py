@@ -695,3 +695,40 @@ def test_without_torch(options: dict[str, Any], workers: dict[str, Any]) -> None
         resumed.load_state_dict(state)
         assert [b.tolist() for b in resumed] == epochs[1][cut:]
         assert [b.tolist() for b in resumed] == epochs[2]
+
+
+class StartsOver:
+    """A sampler that is its own iterator, and starts over whenever ``iter()`` is called, as Lightning's wrapper does."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.at = 0
+
+    def __iter__(self) -> StartsOver:
+        self.at = 0
+        return self
+
+    def __next__(self) -> list[int]:
+        if self.at >= self.n:
+            raise StopIteration
+        self.at += 2
+        return [self.at - 2, self.at - 1]
+
+    def __len__(self) -> int:
+        return self.n // 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_starts_over_is_left_alone(workers: int) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(Wide(), batch_sampler=StartsOver(12), num_workers=workers)
+
+    whole = [plain(b) for b in make()]
+    assert whole == [[i, i + 1] for i in range(0, 12, 2)]
+    source = make()
+    it = iter(source)
+    for _ in range(2):
+        next(it)
+    resumed = make()
+    resumed.load_state_dict(source.state_dict())
+    assert [plain(b) for b in resumed] == whole[2:]
