@@ -13,11 +13,25 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from feedrate import _randoms
+from feedrate._differences import (
+    Batch,
+    Cut,
+    Topology,
+    advice,
+    declared_loss,
+    first_difference,
+    flat,
+    ids_at,
+    meaning,
+    of_rank,
+    plain_ids,
+    union_difference,
+)
 from feedrate._errors import short
 from feedrate._ids import sample_ids
 from feedrate._ranks import Ranks
@@ -29,42 +43,6 @@ _SEED, _OTHER = 20_260_131, 77_031_977
 _WORLD_NAMES = ("world", "world_size", "num_replicas")
 
 Ids = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Topology:
-    """Where a loader runs. ``None``: as ``make_loader`` makes it."""
-
-    workers: int | None
-    world: int | None
-
-    def __str__(self) -> str:
-        parts = [] if self.workers is None else [f"num_workers={self.workers}"]
-        if self.world is not None:
-            parts.append(f"{self.world} rank{'s' * (self.world != 1)}")
-        return ", ".join(parts) or "as made"
-
-
-class Cut(NamedTuple):
-    """Behind ``step`` batches of an epoch; ``when`` is "before" its ``iter()``, "at" a batch, or "over" when its end was seen."""
-
-    epoch: int
-    step: int
-    when: Literal["before", "at", "over"]
-
-    def __str__(self) -> str:
-        if self.when == "before":
-            return "before the first iter()"
-        if self.when == "over":
-            return f"at the end of epoch {self.epoch}"
-        return f"behind {self.step} batch{'es' * (self.step != 1)} of epoch {self.epoch}"
-
-
-class Batch(NamedTuple):
-    """What was delivered: ids of all samples, and of those that are not padding."""
-
-    ids: list[Any]
-    own: list[Any]
 
 
 @dataclass
@@ -330,7 +308,7 @@ class Verifier:
             if begun is not None:
                 begun()
             for batch in islice(iterator, self._steps):
-                ids = _plain_ids(self._ids(batch))
+                ids = plain_ids(self._ids(batch))
                 # A mask is of the batch that was delivered last; a loader of somebody else has none.
                 mask = getattr(loader, "mask", None) if isinstance(loader, Resumable) else None
                 own = ids if mask is None or len(mask) != len(ids) else [i for i, real in zip(ids, mask, strict=True) if real]
@@ -344,7 +322,7 @@ class Verifier:
         for rank in range(topology.world or 1):
             _seed(_SEED)
             loader = self._maker(topology.workers, rank, topology.world)
-            run = _Rank([], [_snapshot()], _declared_loss(loader))
+            run = _Rank([], [_snapshot()], declared_loss(loader))
             for epoch in range(self._epochs):
                 run.epochs.append(self._guarded(loader, epoch, f"with {topology}"))
                 run.generators.append(_snapshot())
@@ -375,7 +353,7 @@ class Verifier:
             for other in same[1:]:
                 for rank, (one, two) in enumerate(zip(fresh[same[0]], fresh[other], strict=True)):
                     for epoch, (want, got) in enumerate(zip(one.epochs, two.epochs, strict=True)):
-                        step = _first_difference(want, got)
+                        step = first_difference(want, got)
                         if step is not None:
                             raise _Found(self._fresh_difference(same[0], other, rank, epoch, step, want, got))
         first = self._topologies[0]
@@ -385,7 +363,7 @@ class Verifier:
                     want = [b for rank in fresh[first] for b in rank.epochs[epoch]]
                     got = [b for rank in fresh[topology] for b in rank.epochs[epoch]]
                     loss = max(fresh[topology][0].declared_loss, fresh[first][0].declared_loss)
-                    wrong = _union_difference(want, got, loss)
+                    wrong = union_difference(want, got, loss)
                     if wrong is not None:
                         raise _Found(
                             Difference(
@@ -401,20 +379,20 @@ class Verifier:
     def _fresh_difference(
         self, one: Topology, two: Topology, rank: int, epoch: int, step: int, want: list[Batch], got: list[Batch]
     ) -> Difference:
-        same_samples = Counter(_flat(want)) == Counter(_flat(got))
+        same_samples = Counter(flat(want)) == Counter(flat(got))
         meaning = (
             "the same samples come in another order: the order depends on the number of workers (an iterable dataset that each worker "
             "reads its share of does that), so a state cannot be taken up with another number. Keep it: workers=[n] (--workers n)"
             if same_samples
             else "samples have other values, or are others, with another number of workers: random numbers in the dataset that depend on "
-            "the worker, or a share of the data that does. " + _advice(self._last)
+            "the worker, or a share of the data that does. " + advice(self._last)
         )
         return Difference(
-            f"epoch {epoch}{_of_rank(rank, two)} differs at step {step} between {one} and {two}, without any restore",
+            f"epoch {epoch}{of_rank(rank, two)} differs at step {step} between {one} and {two}, without any restore",
             "",
             "",
-            _ids_at(want, step),
-            _ids_at(got, step),
+            ids_at(want, step),
+            ids_at(got, step),
             meaning,
         )
 
@@ -498,7 +476,7 @@ class Verifier:
         """A second run from the start differs: because it is so, or because states were asked for?"""
         _seed(_SEED)
         again = self._guarded(self._maker(source.workers, rank, source.world), 0, f"with {source}")
-        blind = _first_difference(run.epochs[0], again)
+        blind = first_difference(run.epochs[0], again)
         if blind is not None:
             meaning = (
                 "two fresh loaders give different batches, with the process-wide generators seeded alike: the order or the samples depend "
@@ -507,10 +485,10 @@ class Verifier:
         else:
             meaning = "asking for state_dict() changes what comes: it draws random numbers or moves the sampler or dataset"
         return Difference(
-            f"the loader does not repeat itself at step {step} of epoch {epoch}{_of_rank(rank, source)}, without any restore",
+            f"the loader does not repeat itself at step {step} of epoch {epoch}{of_rank(rank, source)}, without any restore",
             "",
             f"with {source}",
-            _ids_at(want, step),
+            ids_at(want, step),
             "the end" if batch is None else batch.ids,
             meaning,
         )
@@ -635,7 +613,7 @@ class Verifier:
                 Difference(
                     "an error came instead of a batch",
                     where,
-                    f"with {target}{_of_rank(rank, target)}",
+                    f"with {target}{of_rank(rank, target)}",
                     "the rest of the epoch",
                     f"{type(error).__name__}: {error}" if str(error) else repr(error),
                     "the state cannot be taken up here, and the loader did not say so in words",
@@ -661,16 +639,16 @@ class Verifier:
             if source.world == target.world:
                 for rank, run in enumerate(ranks):
                     whole, got = run.epochs[epoch + k], rest[rank][k]
-                    step = _first_difference(whole[start:], got)
+                    step = first_difference(whole[start:], got)
                     if step is not None:
                         raise _Found(
                             Difference(
-                                f"epoch {epoch + k}{_of_rank(rank, source)} differs at step {start + step}",
+                                f"epoch {epoch + k}{of_rank(rank, source)} differs at step {start + step}",
                                 f"{cut}, with {source}",
                                 path,
-                                _ids_at(whole, start + step),
-                                _ids_at(got, step),
-                                _meaning(whole, start, got) or ("the samples have other values. " + _advice(self._last)),
+                                ids_at(whole, start + step),
+                                ids_at(got, step),
+                                meaning(whole, start, got) or ("the samples have other values. " + advice(self._last)),
                             )
                         )
                 continue
@@ -684,7 +662,7 @@ class Verifier:
                 )
             elif not self._truncated:
                 want = [b for run in ranks for b in run.epochs[epoch + k][start:]]
-                wrong = _union_difference(want, [b for parts in rest for b in parts[k]], loss)
+                wrong = union_difference(want, [b for parts in rest for b in parts[k]], loss)
             if wrong is not None:
                 raise _Found(
                     Difference(
@@ -700,119 +678,3 @@ def _close(iterator: Any) -> None:
     close = getattr(iterator, "_shutdown_workers", None)
     if callable(close):
         close()
-
-
-def _plain_ids(ids: Any) -> list[Any]:
-    """What ``ids(batch)`` gave, as values that can be compared and counted."""
-    if hasattr(ids, "tolist"):
-        ids = ids.tolist()
-    if isinstance(ids, (str, bytes)) or not hasattr(ids, "__iter__"):
-        ids = [ids]
-    return [_hashable(i.tolist() if hasattr(i, "tolist") else i) for i in ids]
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _declared_loss(loader: Any) -> int:
-    """Samples of an epoch that the options of a loader of ours allow to be left out, another number for each world size."""
-    if not isinstance(loader, Resumable) or loader._ranks is None:
-        return 0
-    me: Any = loader
-    world = loader._ranks.world
-    if me.drop_last:
-        return world * (me.batch_size or 1) - 1
-    return world - 1 if loader._ranks.remainder == "drop" else 0
-
-
-def _first_difference(want: list[Batch], got: list[Batch]) -> int | None:
-    """The first step at which two runs differ; the shorter one's length when it is the front of the other."""
-    for step, (one, two) in enumerate(zip(want, got, strict=False)):
-        if one.ids != two.ids:
-            return step
-    return None if len(want) == len(got) else min(len(want), len(got))
-
-
-def _ids_at(batches: list[Batch], step: int) -> Any:
-    return batches[step].ids if step < len(batches) else "the end of the epoch"
-
-
-def _flat(batches: list[Batch]) -> list[Any]:
-    return [i for batch in batches for i in batch.own]
-
-
-def _of_rank(rank: int, topology: Topology) -> str:
-    return "" if topology.world is None else f" on rank {rank}"
-
-
-def _union_difference(want: list[Batch], got: list[Batch], loss: int) -> tuple[Any, Any, str] | None:
-    """What all ranks should have and what they have, each sample once; up to ``loss`` samples may be left out on both sides."""
-    wanted, found = Counter(_flat(want)), Counter(_flat(got))
-    missing, extra = wanted - found, found - wanted
-    if missing.total() <= loss and extra.total() <= loss:
-        return None
-    parts = []
-    if missing:
-        parts.append(f"{missing.total()} missing: {short(sorted(missing.elements(), key=str)[:8], 200)}")
-    if extra:
-        parts.append(f"{extra.total()} too many: {short(sorted(extra.elements(), key=str)[:8], 200)}")
-    if missing and extra:
-        meaning = "samples are lost and others come again: ranks do not agree on the order, or not on where they are in it"
-    elif missing:
-        meaning = "samples are lost: each rank cuts off a tail, or goes on behind samples that nobody had"
-    else:
-        meaning = "samples come twice: ranks overlap, or fill up the last step without a mask that says so"
-    return f"{wanted.total()} samples, each once", "; ".join(parts), meaning
-
-
-def _meaning(whole: list[Batch], start: int, got: list[Batch]) -> str | None:
-    """In words, what went wrong behind a cut at ``start``; ``None`` if samples came that this epoch does not have."""
-    epoch, rest = [b.ids for b in whole], [b.ids for b in got]
-    want = epoch[start:]
-    if rest == want[: len(rest)]:
-        return f"the epoch ends {_batches(len(want) - len(rest))} early"
-    if rest[: len(want)] == want:
-        if not want and start > 0 and rest == epoch:
-            return "the epoch was over, and comes again from its start"
-        return f"the epoch goes on for {_batches(len(rest) - len(want))} behind its end"
-    if start > 0 and rest == epoch:
-        return "the epoch starts again from its first batch: the position is not in the state, or is not taken up"
-    for by in range(1, len(epoch)):
-        if by <= len(want) and rest == want[by:]:
-            return f"{_batches(by)} behind the cut did not come: the state counts batches that were not delivered, such as prefetched ones"
-        if by <= start and rest == epoch[start - by :]:
-            return f"{_batches(by)} from before the cut came again: the state counts fewer than were delivered"
-    at = next(k for k in range(len(rest) + 1) if rest[k : k + 1] != want[k : k + 1])
-    if at < len(rest) and rest[:at] + rest[at + 1 :] == want:
-        return "a batch came twice, or one that is none of this epoch's"
-    if at < len(want) and want[:at] + want[at + 1 :] == rest:
-        return "a batch was left out"
-    known, found = Counter(_flat(whole)), Counter(_flat(got))
-    if found == Counter(i for batch in whole[start:] for i in batch.own):
-        return "the same samples came in another order or in other batches: the order of the epoch is not in the state"
-    if found.keys() <= known.keys():
-        return (
-            "samples from before the cut came again and others did not come: the order of the epoch is not in the state, and was made "
-            "anew (a sampler that draws it when it is iterated needs state_dict() and load_state_dict(), or a seed)"
-        )
-    return None
-
-
-def _batches(n: int) -> str:
-    return f"{n} batch{'es' * (n != 1)}"
-
-
-def _advice(loader: Any) -> str:
-    """For content that differs."""
-    text = "A dataset with a hidden state needs state_dict() and load_state_dict(); "
-    if isinstance(loader, Resumable):
-        if getattr(loader, "seeding", "") == "worker":
-            return text + (
-                'random numbers drawn in it are not restored with seeding="worker": use seeding="sample" and draw from the process-wide '
-                "generators or feedrate.rng(). To compare only which samples come, give ids= (--ids)"
-            )
-        return (
-            text + "random numbers must come from the process-wide generators or feedrate.rng(), not from a generator of its own"
-        )
-    return text + "random numbers in it have to be in the state. To compare only which samples come, give ids= (--ids)"

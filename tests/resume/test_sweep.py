@@ -220,7 +220,7 @@ def test_every_sampler_with_threads(order: str) -> None:
         )  # type: ignore[misc]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.filterwarnings("ignore:DistributedSampler.epoch")
 def test_every_sampler_with_processes(order: str) -> None:
@@ -332,7 +332,7 @@ def test_every_topology(kind: str, policy: str) -> None:
     check_topologies(kind, policy, (1, 5, 12, 13) if kind == "shuffle" else (7, 12), TOPOLOGIES[1:6])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pad", "drop", "exact"])
 def test_every_topology_and_size(policy: str) -> None:
     check_topologies("shuffle", policy, SIZES, TOPOLOGIES)
@@ -459,7 +459,7 @@ def test_our_distributed_sampler_around_any_other() -> None:
             assert (found - want).total() == (-len(left) % to if policy == "pad" else 0), where
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pad", "drop", "exact"])
 def test_every_topology_with_workers(policy: str) -> None:
     """Ranks and workers change at the same time."""
