@@ -13,6 +13,9 @@ from feedrate import _randoms, _sampler
 from feedrate._native import Order
 from feedrate._state_errors import ResumeError
 
+#: From this many elements on torch's randperm draws 64 bits for each.
+_LARGE = 4294967295 // 20
+
 
 class Known(ABC):
     """The order of one sampler. ``facts`` says what it depends on, but for random generators: plain data that must be the same when
@@ -40,6 +43,9 @@ class Known(ABC):
     def global_draws(self) -> int:
         """How many seeds it draws from torch's process-wide generator, and nothing else from there."""
         return 0
+
+    def finish(self) -> None:  # noqa: B027 - most draw nothing then
+        """The order has run out: draws what the sampler draws then."""
 
     def upcoming(self) -> Any:
         """The seed that :meth:`draw` would use if it were called now, where it comes from the process-wide generator; nothing is
@@ -150,8 +156,24 @@ class _Random(_Torch):
                 seed = _torch_seed()
             generator = self.torch.Generator().manual_seed(seed)
         n, replacement, count = len(s.data_source), s.replacement, s.num_samples
+        if s.generator is not None:
+            # One permutation (see known()); another one, of which nothing is used, is drawn when it has run out.
+            self._unfinished = True
+            return self._with(generator, lambda state: Order.torch_randperm(n, state)), seed
         order = self._with(generator, lambda state: Order.torch_random(n, state, replacement=replacement, num_samples=count))
         return order, seed
+
+    _unfinished = False
+
+    def finish(self) -> None:
+        if not self._unfinished:
+            return
+        self._unfinished = False
+        n = len(self.sampler.data_source)
+        # As many 32-bit words as torch's randperm takes for it.
+        words = n - 1 if n < _LARGE else 2 * n
+        if words > 0:
+            self._with(self.sampler.generator, lambda state: Order.torch_random(2, state, replacement=True, num_samples=words))
 
 
 class _Weighted(_Torch):
@@ -240,7 +262,9 @@ def known(sampler: Any) -> Known | None:
     if kind is data.SequentialSampler:
         return _Sequential(sampler)
     if kind is data.RandomSampler:
-        return _Random(sampler) if _drawable(sampler) else None
+        # With a generator of the user's, what is drawn later must be drawn later: known is only a plain shuffle.
+        plain = sampler.generator is None or (not sampler.replacement and sampler.num_samples == len(sampler.data_source))
+        return _Random(sampler) if plain and _drawable(sampler) else None
     if kind is data.WeightedRandomSampler:
         return _Weighted(sampler) if _drawable(sampler) and sampler.weights.device.type == "cpu" else None
     if kind is data.SubsetRandomSampler:

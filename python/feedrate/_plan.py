@@ -91,10 +91,15 @@ class OrderPlan(Plan):
         cut = self._cut
         if self._ranks is None:
             if cut.batch_size is not None:
-                yield from order.batches(self.start, cut.batch_size, cut.drop_last, rank=self.rank, world=self.world)
+                batches = order.batches(self.start, cut.batch_size, cut.drop_last, rank=self.rank, world=self.world)
+                yield from islice(batches, max(0, len(order) - self.start) // (cut.step * self.world))
+                # A last short batch is known to be one when the sampler has run out.
+                self._known.finish()
+                yield from batches
                 return
             for page in order.batches(self.start, PAGE, False, rank=self.rank, world=self.world):
                 yield from page
+            self._known.finish()
             return
         # Steps that fill a batch of each rank; the rest goes by the policy.
         steps = max(0, len(order) - self.start) // (cut.step * self.world)
@@ -102,6 +107,7 @@ class OrderPlan(Plan):
         tail = iter(()) if cut.drop_last else self._tail(order)
         for index in chain(full, tail):
             yield index if cut.batch_size is not None else index[0]
+        self._known.finish()
 
     def _tail(self, order: Any) -> Iterator[list[int]]:
         """The last step, in which not every rank has a full batch."""

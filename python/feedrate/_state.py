@@ -567,6 +567,7 @@ class Resumable:
                     if not (me.num_workers > 0 and me.persistent_workers and current is not None):
                         _draw_as(self)
                     order, _ = known.draw(None)
+                    known.finish()
         finally:
             for path, state in before.items():
                 _randoms.restore(generators[path], state)
