@@ -108,9 +108,6 @@ class _Batches:
 
     def _first_of_next_epoch(self) -> Any:
         fetcher = self._fetcher
-        # The order of the ended epoch may be drawn with its first batch only, and the next one is drawn from what that leaves behind.
-        for iterator in self.combined._iterator.iterators:
-            next(iterator, None)
         iter(fetcher)
         if fetcher.length is not None:
             return next(self)
