@@ -12,6 +12,7 @@ from feedrate import _diagnose
 from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_rng
 from feedrate._errors import short
 from feedrate._framework import Framework
+from feedrate._iterate import has_state, next_only
 from feedrate._ranks import Empty, emptied
 
 
@@ -42,11 +43,6 @@ class Stated:
 
     def __reduce__(self) -> Any:
         return Stated, (self.batch, self.state, self.ended)
-
-
-def has_state(obj: Any) -> bool:
-    """Whether an object can save and restore where it is: torchdata's ``Stateful``."""
-    return callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))
 
 
 @dataclass
@@ -292,7 +288,7 @@ class IterableFetcher:
             return iter(dataset) if over else iter(())
         if over:
             # It stands behind its last batch: let it run out, then start it again.
-            while next(iterator, END) is not END:
+            for _ in next_only(iterator):
                 pass
             iterator = iter(dataset)
         return iterator

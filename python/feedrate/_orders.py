@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class Known(ABC):
     def pass_over_draws(self) -> None:
         """Draws what :meth:`draw` would from the process-wide generator, for an order that is known already."""
         for _ in range(self.global_draws()):
-            _torch_seed()
+            torch_seed()
 
     def extent(self) -> int | None:
         """Positions of the common order that are given in an epoch, if padding or cutting makes it another number than its length."""
@@ -93,9 +94,18 @@ def _source(sampler: Any) -> Any:
     return sampler.data_source if hasattr(sampler, "data_source") else sampler.source
 
 
-def _torch_seed() -> int:
+def torch_seed(generator: Any = None) -> int:
+    """Draws a seed as torch's loader and samplers do, from the process-wide generator if none is given."""
     torch: Any = sys.modules["torch"]
-    return int(torch.empty((), dtype=torch.int64).random_().item())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def torch_clone() -> Any:
+    """A generator in the state of torch's process-wide one."""
+    torch: Any = sys.modules["torch"]
+    clone = torch.Generator()
+    clone.set_state(torch.default_generator.get_state())
+    return clone
 
 
 class _Torch(Known):
@@ -108,12 +118,9 @@ class _Torch(Known):
     def upcoming(self) -> Any:
         if getattr(self.sampler, "generator", 0) is not None or self.fixed is not None:
             return None
-        shared = _randoms.read(self.torch.default_generator)
-        if not self.global_draws():
-            return _randoms.pack(shared)
-        clone = self.torch.Generator()
-        clone.set_state(self.torch.default_generator.get_state())
-        return int(self.torch.empty((), dtype=self.torch.int64).random_(generator=clone).item())
+        if self.global_draws():
+            return torch_seed(torch_clone())
+        return _randoms.pack(_randoms.read(self.torch.default_generator))
 
     def _generator(self, seed: Any) -> tuple[Any, Any]:
         """For samplers that draw from the process-wide generator when they have none: the generator to use, and the state that it
@@ -138,6 +145,7 @@ class _Torch(Known):
 
 class _Random(_Torch):
     kind = "random"
+    _unfinished = False
 
     def facts(self) -> dict[str, Any]:
         s = self.sampler
@@ -153,7 +161,7 @@ class _Random(_Torch):
             if self.fixed is not None:
                 seed = self.fixed
             elif seed is None:
-                seed = _torch_seed()
+                seed = torch_seed()
             generator = self.torch.Generator().manual_seed(seed)
         n, replacement, count = len(s.data_source), s.replacement, s.num_samples
         if s.generator is not None:
@@ -162,8 +170,6 @@ class _Random(_Torch):
             return self._with(generator, lambda state: Order.torch_randperm(n, state)), seed
         order = self._with(generator, lambda state: Order.torch_random(n, state, replacement=replacement, num_samples=count))
         return order, seed
-
-    _unfinished = False
 
     def finish(self) -> None:
         if not self._unfinished:
@@ -207,7 +213,8 @@ class _Subset(_Torch):
         generator, seed = self._generator(seed)
         n = len(self.sampler.indices)
         permutation = self._with(generator, lambda state: Order.torch_randperm(n, state))
-        return Order.of(self._indices()[np.array(permutation.take(0, n), np.int64)].data), seed
+        positions = np.fromiter(chain.from_iterable(permutation.batches(0, 1024, False)), np.int64, n)
+        return Order.of(self._indices()[positions].data), seed
 
 
 class _Distributed(_Torch):
@@ -221,16 +228,6 @@ class _Distributed(_Torch):
     def facts(self) -> dict[str, Any]:
         s = self.sampler
         return {"size": len(s.dataset), "shuffle": s.shuffle, "sampler seed": s.seed}
-
-    def upcoming(self) -> Any:
-        """The seed that :meth:`draw` would use if it were called now, where it comes from the process-wide generator; nothing is
-        drawn."""
-        return None
-
-    def pass_over_draws(self) -> None:
-        """Draws what :meth:`draw` would from the process-wide generator, for an order that is known already."""
-        for _ in range(self.global_draws()):
-            _torch_seed()
 
     def extent(self) -> int:
         total: int = self.sampler.total_size

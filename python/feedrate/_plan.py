@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from feedrate import _orders, _randoms
-from feedrate._fetch import has_state
+from feedrate._iterate import has_state, next_only
 from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
+
+_NOTHING = object()
 
 #: Indices that become Python numbers at a time when batching is off.
 PAGE = 1024
@@ -27,11 +29,15 @@ class Plan(ABC):
     """Gives the index objects of an epoch, once. ``iter()`` of it is what a feed is begun with; nothing is drawn before its first
     ``next()``."""
 
-    #: Position in the epoch of the first sample; known when the first index object is.
-    first = 0
+    #: Step from one sample of an index object to the next, in positions of the epoch.
+    stride = 1
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]: ...
+
+    @abstractmethod
+    def position(self, ordinal: int) -> int:
+        """Position in the epoch of the first sample of the index object at ``ordinal``, the last that ``iter()`` gave."""
 
     def mask(self, ordinal: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Which samples of the index object at ``ordinal`` are no padding; ``None`` where samples are not known."""
@@ -66,10 +72,12 @@ class OrderPlan(Plan):
         saved = saved or {}
         #: Positions of the common order of all ranks that are passed over.
         self.start: int = saved.get("samples", 0)
-        self.first = self.start + self.rank
+        self.stride = self.world
         self._seed: Any = saved.get("seed")
         #: The seed was looked up ahead of the draw, which is still to be made.
         self._peeked = bool(saved.get("peeked"))
+        #: What is drawn when the order has run out is drawn: by workers that are ahead, before the user is there.
+        self._finished = bool(saved.get("finished"))
         self._order: Any = None
         self._facts: dict[str, Any] = {}
 
@@ -80,7 +88,13 @@ class OrderPlan(Plan):
                 self._known.pass_over_draws()
             self._order, self._seed = self._known.draw(self._seed)
             self._facts = self._known.facts()
+            if self._finished:
+                self._known.finish()
         return self._order
+
+    def _finish(self) -> None:
+        self._finished = True
+        self._known.finish()
 
     def use(self, order: Any) -> None:
         """Takes an order that was drawn before."""
@@ -94,12 +108,12 @@ class OrderPlan(Plan):
                 batches = order.batches(self.start, cut.batch_size, cut.drop_last, rank=self.rank, world=self.world)
                 yield from islice(batches, max(0, len(order) - self.start) // (cut.step * self.world))
                 # A last short batch is known to be one when the sampler has run out.
-                self._known.finish()
+                self._finish()
                 yield from batches
                 return
             for page in order.batches(self.start, PAGE, False, rank=self.rank, world=self.world):
                 yield from page
-            self._known.finish()
+            self._finish()
             return
         # Steps that fill a batch of each rank; the rest goes by the policy.
         steps = max(0, len(order) - self.start) // (cut.step * self.world)
@@ -107,7 +121,11 @@ class OrderPlan(Plan):
         tail = iter(()) if cut.drop_last else self._tail(order)
         for index in chain(full, tail):
             yield index if cut.batch_size is not None else index[0]
-        self._known.finish()
+        self._finish()
+
+    def position(self, ordinal: int) -> int:
+        """Position among all ranks' samples."""
+        return self.start + ordinal * self._cut.step * self.world + self.rank
 
     def _tail(self, order: Any) -> Iterator[list[int]]:
         """The last step, in which not every rank has a full batch."""
@@ -167,6 +185,8 @@ class OrderPlan(Plan):
         elif self._order is None and self._peeked:
             state["peeked"] = True
         state["batch_size"] = self._cut.batch_size
+        if self._finished:
+            state["finished"] = True
         if known.kind == "distributed":
             state["ranks"] = {"world": known.world, "total": extent}
         return state
@@ -237,6 +257,9 @@ class SamplerPlan(Plan):
         self._ranks = ranks
         # Behind each index object: the number of its samples, or which of them are no padding.
         self._masks = _Ledger(delivered)
+        self._at = 0
+        if ranks is not None and cut is not None:
+            self.stride = ranks.world
 
     def __iter__(self) -> Iterator[Any]:
         digest = hashlib.blake2b(digest_size=8)
@@ -248,11 +271,10 @@ class SamplerPlan(Plan):
         self._made = None
         stateful = has_state(self._sampler) or has_state(inner)
         samples: int = self._saved.get("samples", 0)
-        items = _next_only(inner)
+        items = next_only(inner)
         for raw in self._pages(items, self._skip * self._span):
             _mix(digest, raw)
             samples += self._count(raw)
-        self.first = samples + (0 if self._ranks is None else self._ranks.rank)
         first = self._entry(inner, stateful, digest, samples)
         if self._saved.get("ended") and not self._over:
             first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "ended") if name in self._saved}
@@ -265,6 +287,7 @@ class SamplerPlan(Plan):
                 return
             share, mask = shares[0]
             self._masks.append(_length(share) if mask is None else mask)
+            self._at = samples + self._before_mine(raw)
             samples += self._count(raw)
             if not stateful:
                 _mix(digest, raw)
@@ -274,6 +297,15 @@ class SamplerPlan(Plan):
                 entry["ended"] = True
             self._ledger.append(entry)
             yield share
+
+    def position(self, ordinal: int) -> int:
+        """Position among all ranks' samples."""
+        return self._at
+
+    def _before_mine(self, raw: list[Any]) -> int:
+        """Samples of a step that come before this rank's first one."""
+        rank = 0 if self._ranks is None else self._ranks.rank
+        return rank if self._cut is not None else self._count(raw[:rank])
 
     @property
     def _passed(self) -> int:
@@ -364,7 +396,7 @@ class SamplerPlan(Plan):
             inner = iter(self._sampler)
             if self._saved.get("unseeded") and self._draw_seed is not None:
                 self._draw_seed()
-            items = _next_only(inner)
+            items = next_only(inner)
             for raw in self._pages(items, self._passed):
                 _mix(digest, raw)
                 count += len(raw)
@@ -411,23 +443,9 @@ class SamplerPlan(Plan):
         return state
 
 
-def _next_only(iterator: Iterator[Any]) -> Iterator[Any]:
-    """The items of an iterator, which is asked for nothing but the next one: there are some whose ``__iter__`` starts over."""
-    end = _NOTHING
-    while (item := next(iterator, end)) is not end:
-        yield item
-
-
 def _length(index: Any) -> int:
     """Samples of an index object."""
     return len(index) if isinstance(index, (list, tuple)) else 1
-
-
-class _Nothing:
-    """The type of ``_NOTHING``."""
-
-
-_NOTHING = _Nothing()
 
 
 class StreamPlan(Plan):
@@ -439,6 +457,10 @@ class StreamPlan(Plan):
 
     def __iter__(self) -> Iterator[Any]:
         return self._made
+
+    def position(self, ordinal: int) -> int:
+        """Not known: seeding by sample is refused for streams."""
+        raise NotImplementedError
 
     def state(self, delivered: int) -> dict[str, Any]:
         return {"kind": "stream", "facts": {"batch_size": self._cut.batch_size}}

@@ -15,7 +15,8 @@ import numpy as np
 from feedrate import _orders, _randoms, _sampler
 from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._errors import short
-from feedrate._fetch import Stated, has_state
+from feedrate._fetch import Stated
+from feedrate._iterate import has_state
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
 from feedrate._state_errors import ResumeError
@@ -44,18 +45,12 @@ def _generators(loader: Any) -> dict[str, Any]:
     return _randoms.owned_by({"generator": loader.generator, **around(loader)})
 
 
-def _draw(generator: Any) -> int:
-    """As the loader's base seed is drawn."""
-    torch = sys.modules["torch"]
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
 def _draw_as(loader: Any) -> None:
     """Draws what the making of an iterator draws for its base seed."""
     if isinstance(loader.generator, np.random.Generator):
         loader.generator.integers(0, 1 << 63, dtype=np.int64)
     else:
-        _draw(loader.generator)
+        _orders.torch_seed(loader.generator)
 
 
 class Epoch:
@@ -70,25 +65,25 @@ class Epoch:
         #: The last batch was handed over and the end was seen.
         self.over = False
         self._loader = weakref.ref(loader)
-        self._saved = saved
+        self._saved = saved = saved or {}
         self._skip = skip
         self._plan: Plan | None = None
         #: Between the engine and this, for a stream whose ranks agree on its steps.
         self.agreed: AgreedSource | None = None
         # Generators before the order is drawn: of the loader and its samplers, and for samplers that are replayed process-wide.
-        self._before: dict[str, Any] = (saved or {}).get("generators", {})
+        self._before: dict[str, Any] = saved.get("generators", {})
         self._globals: dict[str, Any] | None = None
         self._unseeded = False
         #: The state is of an epoch whose seeds were drawn.
-        self._drawn = saved is not None and "seed" in saved
-        self._midway = self._drawn and not (saved or {}).get("over")
+        self._drawn = "seed" in saved
+        self._midway = self._drawn and not saved.get("over")
         # Index objects handed over: all of the first ``done``, and those of ``ahead`` (out of order).
         self.done = 0
         self._ahead: set[int] = set()
         self._mark: tuple[int, int] | None = None
         self._restored = False
-        self._left_out: list[int] = sorted((saved or {}).get("ahead", ()))
-        self._batches: int = (saved or {}).get("batches", 0) + skip
+        self._left_out: list[int] = sorted(saved.get("ahead", ()))
+        self._batches: int = saved.get("batches", 0) + skip
         self._stands: dict[int, dict[str, Any]] = {}
         self._last_worker: int | None = None
         self.stream = _is_stream(loader)
@@ -96,7 +91,7 @@ class Epoch:
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
         self.tracked = self.stream or not loader.in_order or has_state(loader.dataset)
-        if self.tracked and saved is not None:
+        if self.tracked:
             self._take_over(saved)
 
     def _take_over(self, saved: dict[str, Any]) -> None:
@@ -108,15 +103,16 @@ class Epoch:
             if stand is not None:
                 state = None if stand["state"] is None else pickle.dumps(stand["state"])
                 self._stands[worker] = {**stand, "state": state}
-        if workers["next"] is not None and loader_workers(self._loader()) > 0:
-            self._last_worker = (workers["next"] - 1) % loader_workers(self._loader())
+        loader: Any = self._loader()
+        if workers["next"] is not None and loader.num_workers > 0:
+            self._last_worker = (workers["next"] - 1) % loader.num_workers
 
     # -- how an epoch begins
 
     @contextlib.contextmanager
     def begun(self, *, unseeded: bool) -> Iterator[None]:
         """Around what draws the base seed, and with ``unseeded`` also makes the sampler's iterator."""
-        if self._saved is not None and not self._drawn:
+        if self._saved and not self._drawn:
             self._restore_generators()
         self._restore_dataset()
         iterated = self.known is None and not self.stream
@@ -133,8 +129,8 @@ class Epoch:
     def _restore_dataset(self) -> None:
         """Between epochs and without workers, the dataset's state comes back first: it may hold that of a random generator."""
         loader: Any = self._loader()
-        workers = (self._saved or {}).get("workers")
-        if workers is None or not (self._saved or {}).get("over") or self.stream or loader.num_workers > 0:
+        workers = self._saved.get("workers")
+        if workers is None or not self._saved.get("over") or self.stream or loader.num_workers > 0:
             return
         stand = workers["each"][0]
         if stand is not None and stand["state"] is not None:
@@ -143,12 +139,11 @@ class Epoch:
 
     def seeded(self, drawn: int) -> int:
         """The base seed: the one of the state, or the one drawn now."""
-        saved = self._saved or {}
+        saved = self._saved
         self.base_seed = saved.get("seed", saved.get("draws", {}).get("seed", drawn))
         return self.base_seed
 
     def _restore_generators(self) -> None:
-        assert self._saved is not None
         loader = self._loader()
         mine = _generators(loader)
         for path, state in self._saved.get("generators", {}).items():
@@ -159,7 +154,7 @@ class Epoch:
         """Notes the random generators as they are before the order is drawn. In the middle of an epoch the state knows them."""
         loader = self._loader()
         if self._midway:
-            self._unseeded = bool(self._saved and self._saved.get("plan", {}).get("unseeded"))
+            self._unseeded = bool(self._saved.get("plan", {}).get("unseeded"))
             return
         self._before = {path: _randoms.pack(_randoms.read(g)) for path, g in _generators(loader).items()}
         if self.known is None and not self.stream:
@@ -172,10 +167,9 @@ class Epoch:
         """What the feed is begun with. ``made`` is the iterator over the loader's index sampler that was made for this epoch."""
         loader: Any = self._loader()
         sampler, cut = _ordering(loader)
-        saved = dict((self._saved or {}).get("plan", {}))
-        draws = (self._saved or {}).get("draws", {})
+        saved = dict(self._saved.get("plan", {}))
+        draws = self._saved.get("draws", {})
         plan: Plan
-        stride = 1
         if self.stream:
             plan = StreamPlan(cut or Cut(None, False), made)
         elif self.known is not None:
@@ -185,7 +179,6 @@ class Epoch:
             world = self.known.world if loader._ranks is None else loader._ranks.world
             saved["samples"] = saved.get("samples", 0) + self._skip * cut.step * world
             plan = OrderPlan(self.known, cut, saved, loader._ranks)
-            stride = plan.world
             if self._midway and plan.start:
                 # Drawn at once: also an iterator that is left unused leaves the generators where they belong.
                 plan.order()
@@ -197,7 +190,7 @@ class Epoch:
                 made=given,
                 saved=saved,
                 skip=self._skip,
-                over=bool((self._saved or {}).get("over")),
+                over=bool(self._saved.get("over")),
                 delivered=lambda: self.done,
                 globals_before=self._globals,
                 draw_seed=(lambda: _draw_as(loader)) if self._unseeded else None,
@@ -206,7 +199,7 @@ class Epoch:
         self._plan = plan
         objects = iter(plan)
         if keyed:
-            objects = _keyed(objects, plan, self.number, stride, auto=loader.batch_sampler is not None)
+            objects = _keyed(objects, plan, self.number)
         if self._left_out:
             left_out = set(self._left_out)
             objects = (index for k, index in enumerate(objects) if k not in left_out)
@@ -216,7 +209,7 @@ class Epoch:
 
     def resume_workers(self) -> dict[int, dict[str, Any]]:
         """For each worker, from where it goes on: the state of its dataset, and batches of its stream to pass over."""
-        saved = self._saved or {}
+        saved = self._saved
         workers = saved.get("workers")
         if workers is None or self._restored:
             return {}
@@ -230,8 +223,8 @@ class Epoch:
 
     def first_worker(self) -> int:
         """The worker of the first index object."""
-        workers = (self._saved or {}).get("workers")
-        if workers is not None and not (self._saved or {}).get("over"):
+        workers = self._saved.get("workers")
+        if workers is not None and not self._saved.get("over"):
             return int(workers["next"] or 0)
         return 0
 
@@ -248,8 +241,7 @@ class Epoch:
 
     def arrived(self, position: int, worker: int, batch: Any) -> Any:
         """A batch, or an error in its place, was handed over; returns the batch without the state that came with it."""
-        stand = self._stands.setdefault(worker, {"given": 0, "state": None, "since": 0, "ended": False})
-        stand["given"] += 1
+        stand = self._stands.setdefault(worker, {"state": None, "since": 0, "ended": False})
         stand["since"] += 1
         if type(batch) is Stated:
             stand["ended"] = batch.ended
@@ -306,7 +298,7 @@ class Epoch:
     def opened(self, initial: bytes | None) -> None:
         """The fetcher without workers has been made: ``initial`` is the state of its dataset or stream."""
         if initial is not None and 0 not in self._stands:
-            self._stands[0] = {"given": 0, "state": initial, "since": 0, "ended": False}
+            self._stands[0] = {"state": initial, "since": 0, "ended": False}
 
     def _close_up(self) -> None:
         ahead = self._ahead
@@ -336,7 +328,7 @@ class Epoch:
             return fresh(loader, self)
         state: dict[str, Any] = {"feedrate": FORMAT, "epoch": self.number, "batches": self._batches + self.done}
         plan = self._plan
-        plan_state = plan.state(self.done) if plan is not None else (self._saved or {}).get("plan", {})
+        plan_state = plan.state(self.done) if plan is not None else self._saved.get("plan", {})
         state["plan"] = plan_state
         state["seed"] = self.base_seed
         if self._before:
@@ -369,24 +361,15 @@ def _known(loader: Any, epoch: int) -> _orders.Known | None:
     return found
 
 
-def loader_workers(loader: Any) -> int:
-    """Its number of workers; 0 for none and for a loader that is gone."""
-    return 0 if loader is None else int(loader.num_workers)
-
-
 def _is_stream(loader: Any) -> bool:
     iterable = getattr(loader, "_iterable", None)
     return bool(loader._dataset_kind) if iterable is None else bool(iterable)
 
 
-def _keyed(objects: Iterator[Any], plan: Plan, epoch: int, stride: int, *, auto: bool) -> Iterator[Any]:
+def _keyed(objects: Iterator[Any], plan: Plan, epoch: int) -> Iterator[Any]:
     """Each index object with its key: the epoch, the position in it of the first sample, and the step to the next one."""
-    position: int | None = None
-    for index in objects:
-        if position is None:
-            position = plan.first
-        yield (epoch, position, stride), index
-        position += (len(index) if auto else 1) * stride
+    for ordinal, index in enumerate(objects):
+        yield (epoch, plan.position(ordinal), plan.stride), index
 
 
 def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
@@ -437,12 +420,11 @@ def _peek(loader: Any, known: _orders.Known | None, *, seed: bool) -> dict[str, 
     draws: dict[str, int] = {}
     if torch is None or not (seed or orders):
         return draws
-    clone = torch.Generator()
-    clone.set_state(torch.default_generator.get_state())
+    clone = _orders.torch_clone()
     if seed:
-        draws["seed"] = _draw(clone)
+        draws["seed"] = _orders.torch_seed(clone)
     if orders:
-        draws["order"] = _draw(clone)
+        draws["order"] = _orders.torch_seed(clone)
     return draws
 
 
@@ -647,8 +629,6 @@ class Resumable:
         """A state of torch's DistributedSampler is taken up by another number of ranks when nothing is padded or cut."""
         saved = plan.get("ranks")
         if saved is None:
-            return
-        if self._ranks is not None:
             return
         sampler, _ = _ordering(self)
         world, total, size = sampler.num_replicas, sampler.total_size, plan["facts"]["size"]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from feedrate._iterate import has_state, next_only
 from feedrate._state_errors import ResumeError
 from feedrate.samplers._base import Cursor, Sampler, count, field
 from feedrate.samplers._streams import GeneratorStream, Stream, decode, encode
@@ -77,7 +78,7 @@ class Inner:
         """Passes over ``total`` items, fewer only at the end, and gives every ``step``-th of them from ``offset`` on."""
         if isinstance(self._it, Cursor):
             return self._it.take(total, offset, step)
-        items = list(islice(self._it, total))
+        items = list(islice(next_only(self._it), total))
         self._given += len(items)
         self._over = len(items) < total
         self._hash.update("".join(map(_name, items)).encode(errors="surrogatepass"))
@@ -92,7 +93,7 @@ class Inner:
         if isinstance(self._it, Cursor):
             return self._it.state_dict()
         state = {"position": self._given, **_own_state(self._sampler)}
-        if _is_stateful(self._it):
+        if has_state(self._it):
             state["iterator"] = self._it.state_dict()  # type: ignore[attr-defined]
         elif "sampler" not in state:
             state["hash"] = self._hash.hexdigest()
@@ -122,7 +123,7 @@ def check(sampler: Iterable[Any], state: dict[str, Any], owner: str) -> dict[str
             f"the state of the {owner} is around a {theirs}, this one is around a {name}: build it around the sampler that it was saved "
             "with"
         )
-    if "sampler" in inner and not _is_stateful(sampler):
+    if "sampler" in inner and not has_state(sampler):
         raise ResumeError(
             f"the state of the {owner} holds one of a sampler with state_dict(), and {name} has none: build it around the sampler that it "
             "was saved with"
@@ -163,19 +164,15 @@ def forget(sampler: Iterable[Any]) -> None:
         sampler._forget()
 
 
-def _is_stateful(thing: object) -> bool:
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
-
-
 def _own_state(sampler: Any) -> dict[str, Any]:
-    return {"sampler": sampler.state_dict()} if _is_stateful(sampler) else {}
+    return {"sampler": sampler.state_dict()} if has_state(sampler) else {}
 
 
 def _stream(sampler: Any) -> Stream | None:
     """The stream of the generator that a sampler keeps, as torch's do, when its state is ours to save."""
     torch = sys.modules.get("torch")
     generator = getattr(sampler, "generator", None)
-    if torch is None or not isinstance(generator, torch.Generator) or _is_stateful(sampler):
+    if torch is None or not isinstance(generator, torch.Generator) or has_state(sampler):
         return None
     return GeneratorStream(generator)
 

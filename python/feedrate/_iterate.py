@@ -1,0 +1,20 @@
+"""What users' iterators and datasets are asked for beyond iterating."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_END = object()
+
+
+def has_state(obj: Any) -> bool:
+    """Whether an object can save and restore where it is: torchdata's ``Stateful``."""
+    return callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))
+
+
+def next_only(iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items of an iterator, which is asked for nothing but the next one: there are some whose ``__iter__`` starts over, and
+    ``for`` and ``islice`` call it."""
+    while (item := next(iterator, _END)) is not _END:
+        yield item
