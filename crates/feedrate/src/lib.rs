@@ -8,6 +8,7 @@ pub mod loader;
 pub mod plan;
 pub mod random;
 pub mod sampler;
+pub mod source;
 mod state;
 pub mod stats;
 #[cfg(feature = "testing")]

@@ -1,0 +1,119 @@
+//! What can be wrong with a shard.
+
+use std::fmt;
+use std::io;
+
+/// What kind of wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It is not there, or may not be read.
+    Missing,
+    /// The system failed while reading.
+    Io,
+    /// It ends before it should.
+    Truncated,
+    /// It says of itself what cannot be: a checksum, a length, a header.
+    Damaged,
+    /// One record is bad; those behind it can be read.
+    Record,
+    /// It is right, and holds something that is not read here.
+    Unsupported,
+    /// It holds more than the limits allow.
+    TooLarge,
+    /// What was asked for is not in it: a column, a field.
+    Absent,
+}
+
+/// Why there is no record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceError {
+    fault: Fault,
+    part: String,
+    key: Option<String>,
+    offset: Option<u64>,
+    message: String,
+}
+
+impl SourceError {
+    /// An error in the part of this name. `message` says both values and what to do, where there is something.
+    pub fn new(fault: Fault, part: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            fault,
+            part: part.into(),
+            key: None,
+            offset: None,
+            message: message.into(),
+        }
+    }
+
+    /// What the system said about the part of this name.
+    pub fn io(part: impl Into<String>, error: &io::Error) -> Self {
+        let fault = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Fault::Missing,
+            io::ErrorKind::UnexpectedEof => Fault::Truncated,
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Fault::Damaged,
+            _ => Fault::Io,
+        };
+        Self::new(fault, part, error.to_string())
+    }
+
+    /// With the byte offset in the uncompressed part.
+    #[must_use]
+    pub fn at(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// With the name of the record or member.
+    #[must_use]
+    pub fn of(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// What kind of wrong.
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// The part's name.
+    pub fn part(&self) -> &str {
+        &self.part
+    }
+
+    /// The record or member, if it has a name.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// Byte offset in the uncompressed part, if it is known.
+    pub fn offset(&self) -> Option<u64> {
+        self.offset
+    }
+
+    /// What is wrong, without the place.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether the reader that said this can go on with the next record.
+    pub fn may_continue(&self) -> bool {
+        matches!(self.fault, Fault::Record | Fault::TooLarge | Fault::Absent)
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.part)?;
+        if let Some(key) = &self.key {
+            write!(f, ", {key}")?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, ", byte {offset}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for SourceError {}

@@ -1,0 +1,137 @@
+//! Shards to samples: one file for each format.
+//!
+//! A [`Source`] is a list of *parts* (a file, a shard, an object in memory), each of which is read on its own, from its start or from a
+//! [`Mark`] in it. Nothing is opened before a part is asked for. What a part holds comes as [`Record`]s, one after the other, and where
+//! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
+
+mod error;
+mod memory;
+mod record;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use error::{Fault, SourceError};
+pub use memory::Items;
+pub use record::{Mark, Record};
+
+use crate::batch::Value;
+
+/// One part of a source, as the listing knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Path, address or name; what messages and quarantine lists call it.
+    pub name: String,
+    /// Number of records, where it is known without reading the part.
+    pub records: Option<u64>,
+    /// Size in bytes of what is stored, where it is known; part of the fingerprint of the data.
+    pub bytes: Option<u64>,
+}
+
+/// Shards of one format, or things in memory.
+///
+/// Shared by all lanes and threads.
+pub trait Source: fmt::Debug + Send + Sync + 'static {
+    /// The format, in a word: `tar`, `parquet`, ….
+    fn format(&self) -> &'static str;
+
+    /// What it reads and how, as plain text that is equal for equal definitions: patterns, columns, options. No contents.
+    fn describe(&self) -> String;
+
+    /// The parts, in a stable order. The first call lists; it may block. Later calls give the same list.
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError>;
+
+    /// Opens a part, at `from` if there is a mark (one that a reader of the same part gave). May block.
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError>;
+
+    /// Whether a part is found by number without reading what lies before. Then [`Part::records`] is known for all parts after
+    /// [`index`](Source::index), and [`Reader::skip`] is cheap.
+    fn indexed(&self) -> bool {
+        false
+    }
+
+    /// Makes [`Part::records`] known for every part, by reading indexes or footers, or by one pass over the data where the format has
+    /// none. Gives the counts. May block for long.
+    fn index(&self) -> Result<Arc<[u64]>, SourceError> {
+        let parts = self.parts()?;
+        let mut counts = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            counts.push(match part.records {
+                Some(records) => records,
+                None => self.open(at, None)?.skip(u64::MAX)?,
+            });
+        }
+        Ok(counts.into())
+    }
+}
+
+/// Reads one part.
+///
+/// Bounded: a reader holds one open file and a buffer whose size does not depend on the part's.
+pub trait Reader: Send {
+    /// The next record, `None` at the end. After an error whose [`SourceError::may_continue`] holds, the next call goes on behind the bad
+    /// record; after another error the part cannot be read further, and every call says so again.
+    fn next(&mut self) -> Result<Option<Record>, SourceError>;
+
+    /// Where the next record begins: opening the part there gives the rest.
+    fn mark(&self) -> Mark;
+
+    /// Passes over up to `count` records without decoding them; how many there were. Bad records count as records.
+    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
+        let mut passed = 0;
+        while passed < count {
+            match self.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) if error.may_continue() => {}
+                Err(error) => return Err(error),
+            }
+            passed += 1;
+        }
+        Ok(passed)
+    }
+
+    /// Up to `rows` further records as columns (a map of tensors and lists whose first dimension is the record's), for formats that store
+    /// them so; `None` where a format does not. An empty part gives `Some` with no rows at its end.
+    fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
+        let _ = rows;
+        None
+    }
+}
+
+/// Rows as columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Columns {
+    /// Number of rows; the first dimension of every column.
+    pub rows: usize,
+    /// By name: a [`Value::Tensor`], or a [`Value::List`] for what is no numbers.
+    pub fields: Vec<(String, Value)>,
+    /// The first row's number in its part.
+    pub first: u64,
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
+    fn format(&self) -> &'static str {
+        (**self).format()
+    }
+
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        (**self).parts()
+    }
+
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        (**self).open(part, from)
+    }
+
+    fn indexed(&self) -> bool {
+        (**self).indexed()
+    }
+
+    fn index(&self) -> Result<Arc<[u64]>, SourceError> {
+        (**self).index()
+    }
+}
