@@ -5,6 +5,7 @@ pub mod dataset;
 pub mod deliver;
 mod error;
 pub mod loader;
+pub mod pipeline;
 pub mod plan;
 pub mod random;
 pub mod sampler;

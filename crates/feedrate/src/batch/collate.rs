@@ -96,6 +96,13 @@ impl Level<'_> {
             Value::Tensor(tensor) => self.stack(tensor, samples),
             Value::List(items) => self.lists(items.len(), samples),
             Value::Map(pairs) => self.maps(pairs, samples),
+            Value::Other(thing) => {
+                let reason = format!(
+                    "it is {}, which is not known here; make a value of it before",
+                    thing.kind()
+                );
+                Err(self.error(0, reason))
+            }
         }
     }
 

@@ -19,4 +19,4 @@ pub use dtype::{DType, Element};
 pub(crate) use tensor::packed;
 pub use tensor::{Tensor, TensorError};
 pub use transfer::Transfer;
-pub use value::Value;
+pub use value::{Foreign, Other, Value};

@@ -1,6 +1,54 @@
 //! Trees of tensors, numbers, text and containers.
 
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
 use super::tensor::Tensor;
+use crate::error::BoxError;
+
+/// Something of another language or library, which steps of this crate hand on as it is.
+pub trait Foreign: Any + Send + Sync {
+    /// What it is, for messages.
+    fn kind(&self) -> &'static str;
+
+    /// The same as a value, for steps that look into it.
+    fn to_value(&self) -> Result<Value, BoxError>;
+
+    /// For whoever made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A shared [`Foreign`] thing; equal to itself only.
+#[derive(Clone)]
+pub struct Other(Arc<dyn Foreign>);
+
+impl Other {
+    /// Holds it.
+    pub fn new(thing: impl Foreign) -> Self {
+        Self(Arc::new(thing))
+    }
+}
+
+impl std::ops::Deref for Other {
+    type Target = dyn Foreign;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl PartialEq for Other {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Other({})", self.0.kind())
+    }
+}
 
 /// A sample or a batch as a tree.
 ///
@@ -36,6 +84,8 @@ pub enum Value {
     List(Vec<Value>),
     /// Values by name, in the order in which they were put in.
     Map(Vec<(String, Value)>),
+    /// Something that only its maker can look into.
+    Other(Other),
 }
 
 impl Value {
@@ -73,6 +123,14 @@ impl Value {
         }
     }
 
+    /// The same with nothing foreign at its root.
+    pub fn native(self) -> Result<Self, BoxError> {
+        match self {
+            Self::Other(thing) => thing.to_value(),
+            value => Ok(value),
+        }
+    }
+
     /// What it is, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -85,6 +143,7 @@ impl Value {
             Self::Tensor(_) => "a tensor",
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
+            Self::Other(thing) => thing.kind(),
         }
     }
 
@@ -96,7 +155,7 @@ impl Value {
             Self::Tensor(tensor) => tensor.bytes(),
             Self::List(items) => items.iter().map(Value::bytes).sum(),
             Self::Map(pairs) => pairs.iter().map(|(_, value)| value.bytes()).sum(),
-            Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) => 0,
+            Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) | Self::Other(_) => 0,
         }
     }
 }

@@ -44,10 +44,15 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     /// Opens a part, at `from` if there is a mark (one that a reader of the same part gave). May block.
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError>;
 
-    /// Whether a part is found by number without reading what lies before. Then [`Part::records`] is known for all parts after
-    /// [`index`](Source::index), and [`Reader::skip`] is cheap.
+    /// Whether a record is found by its number without reading what lies before. Then [`index`](Source::index) gives the number of
+    /// records of each part, [`open`](Source::open) goes by a mark's number whatever its offset says, and [`Reader::skip`] is cheap.
     fn indexed(&self) -> bool {
         false
+    }
+
+    /// Whether opening at a mark is cheap: a seek, and not reading all that lies before it.
+    fn seeks(&self) -> bool {
+        true
     }
 
     /// Makes [`Part::records`] known for every part, by reading indexes or footers, or by one pass over the data where the format has
@@ -91,6 +96,12 @@ pub trait Reader: Send {
         Ok(passed)
     }
 
+    /// Goes to a record by its number, forwards or backwards, and says so; `false` where that is not cheap: then nothing has moved.
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        let _ = number;
+        Ok(false)
+    }
+
     /// Up to `rows` further records as columns (a map of tensors and lists whose first dimension is the record's), for formats that store
     /// them so; `None` where a format does not. An empty part gives `Some` with no rows at its end.
     fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
@@ -129,6 +140,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn indexed(&self) -> bool {
         (**self).indexed()
+    }
+
+    fn seeks(&self) -> bool {
+        (**self).seeks()
     }
 
     fn index(&self) -> Result<Arc<[u64]>, SourceError> {

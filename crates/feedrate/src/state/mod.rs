@@ -165,6 +165,12 @@ impl From<&str> for State {
     }
 }
 
+impl From<String> for State {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
 impl<T: Into<State>> From<Vec<T>> for State {
     fn from(list: Vec<T>) -> Self {
         Self::List(list.into_iter().map(Into::into).collect())

@@ -138,8 +138,23 @@ pub(super) fn encode_value(out: &mut Writer, value: Value, arena: &Arc<Arena>, d
                 encode_value(out, value, arena, depth + 1)?;
             }
         }
+        Value::Other(thing) => {
+            let value = thing.to_value().map_err(|error| failed_to_send(thing.kind(), error))?;
+            if matches!(value, Value::Other(_)) {
+                let message = format!(
+                    "a batch holds {}, which cannot be sent to another process",
+                    thing.kind()
+                );
+                return Err(Error::config(message));
+            }
+            encode_value(out, value, arena, depth + 1)?;
+        }
     }
     Ok(())
+}
+
+fn failed_to_send(kind: &str, error: BoxError) -> Error {
+    Error::system(format!("sending {kind} to another process"), error)
 }
 
 fn encode_tensor(out: &mut Writer, mut tensor: Tensor, arena: &Arc<Arena>) -> Result<(), Error> {

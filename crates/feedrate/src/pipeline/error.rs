@@ -1,0 +1,93 @@
+//! Why a pipeline has no next element.
+
+use std::fmt;
+
+use crate::error::{BoxError, Error};
+use crate::source::{Fault, SourceError};
+
+/// An element that could not be made, or a pipeline that cannot go on.
+#[derive(Debug)]
+pub struct Failure {
+    /// The step, as the definition names it: `map(decode)`.
+    pub step: String,
+    /// The shard, if the element comes from one.
+    pub shard: Option<String>,
+    /// The record's or member's name, or its number in the shard.
+    pub key: Option<String>,
+    /// Whether the next call goes on with the next element.
+    pub may_continue: bool,
+    /// What went wrong.
+    pub source: BoxError,
+}
+
+impl Failure {
+    /// An element that `step` could not make.
+    pub(crate) fn element(step: impl Into<String>, source: BoxError) -> Self {
+        Self {
+            step: step.into(),
+            shard: None,
+            key: None,
+            may_continue: true,
+            source,
+        }
+    }
+
+    /// A definition, or a state, that does not fit the data.
+    pub(crate) fn fatal(step: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self {
+            step: step.into(),
+            shard: None,
+            key: None,
+            may_continue: false,
+            source: source.into(),
+        }
+    }
+
+    /// What a reader said. The stage goes on with the next record, or with the next part where this one cannot be read further.
+    pub(crate) fn reading(step: impl Into<String>, error: SourceError) -> Self {
+        Self {
+            step: step.into(),
+            shard: Some(error.part().to_owned()),
+            key: error.key().map(str::to_owned),
+            may_continue: error.fault() != Fault::Missing || !error.part().is_empty(),
+            source: error.into(),
+        }
+    }
+
+    /// With where the element comes from, unless that is known.
+    #[must_use]
+    pub(crate) fn from_shard(mut self, shard: &str, key: Option<String>) -> Self {
+        if self.shard.is_none() {
+            self.shard = Some(shard.to_owned());
+            self.key = self.key.or(key);
+        }
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.step)?;
+        if self.source.downcast_ref::<SourceError>().is_none() {
+            if let Some(shard) = &self.shard {
+                write!(f, ", {shard}")?;
+            }
+            if let Some(key) = &self.key {
+                write!(f, ", {key}")?;
+            }
+        }
+        write!(f, ": {}", self.source)
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::fatal("state", error)
+    }
+}

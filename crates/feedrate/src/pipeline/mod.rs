@@ -1,0 +1,21 @@
+//! Pipelines: from shards to elements, as a definition that can be printed, cut into lanes and resumed anywhere.
+//!
+//! A [`Pipeline`] is a plain description. [`Pipeline::lane`] runs one lane of it: an independent, serial stream with a share of the
+//! data, whose [`cursor`](Lane::cursor) is enough to go on exactly. A cursor holds positions and not data: what sits in a shuffle
+//! window or a packing buffer is read again.
+
+mod error;
+mod function;
+mod pack;
+mod sample;
+mod spec;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+pub use error::Failure;
+pub use function::{Call, Func, Function};
+pub use pack::{Fit, Long, Packing};
+pub use sample::{Place, Sample};
+pub use spec::{Batch, Deal, Elements, Pipeline, Weights};
+pub use stage::{Lane, Opening};

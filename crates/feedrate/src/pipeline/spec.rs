@@ -1,0 +1,546 @@
+//! The graph as data.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use super::function::Func;
+use super::stage::{self, Lane, Opening, Stage};
+use super::{Failure, pack::Packing};
+use crate::batch::Value;
+use crate::error::Error;
+use crate::source::{Items, Source};
+use crate::state::State;
+
+/// A definition: where elements come from and what is done with them, step by step.
+///
+/// Nothing is opened or run before it is iterated. It is cheap to clone, prints as what it does, and can be compared by its
+/// [`fingerprint`](Pipeline::fingerprint).
+///
+/// ```
+/// use feedrate::pipeline::Pipeline;
+///
+/// let pipeline = Pipeline::items("numbers", (0..10_i64).map(Into::into))
+///     .keep("odd", |value, _| Ok(matches!(value, feedrate::batch::Value::Int(x) if x % 2 == 1)))
+///     .batch(2);
+/// let batches: Vec<_> = pipeline.iter()?.collect::<Result<_, _>>()?;
+/// assert_eq!(batches.len(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Pipeline(Arc<Node>);
+
+/// One step and what it reads from.
+pub(super) struct Node {
+    pub(super) step: Step,
+    pub(super) inputs: Vec<Pipeline>,
+    /// Steps in this tree.
+    size: u64,
+}
+
+/// How a source is dealt out to lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Deal {
+    /// By parts where there are at least as many as lanes, else by records.
+    #[default]
+    Auto,
+    /// Whole parts: each lane reads its own.
+    Parts,
+    /// Records, in blocks of a lane's unit: every lane reads all parts and passes over what is not its own. Keeps the order in which
+    /// things are stored.
+    Records,
+}
+
+/// Weights of a mix.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// From which draw on these hold, and the weights; the first entry begins at 0.
+    pub schedule: Vec<(u64, Vec<f64>)>,
+    /// Whether a stream that has run out is begun again (until all have run out once), or left out from then on.
+    pub replacement: bool,
+}
+
+/// How batches are made.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Elements in a batch, at least 1.
+    pub size: usize,
+    /// Whether a last short one is left out.
+    pub drop_last: bool,
+    /// Whether tensors of different shapes are filled up with zeros to the largest of every dimension, the first dimension's lengths
+    /// coming as `<field>_length`.
+    pub padded: bool,
+    /// What makes a batch of a list of elements (its [`map`](super::Function::map)); `None`: [`collate`](fn@crate::batch::collate).
+    pub collate: Option<Func>,
+}
+
+impl Batch {
+    /// Of so many elements; the last one may be short.
+    pub fn of(size: usize) -> Self {
+        Self {
+            size: size.max(1),
+            drop_last: false,
+            padded: false,
+            collate: None,
+        }
+    }
+
+    /// Whether rows may come as columns.
+    pub(super) fn plain(&self) -> bool {
+        !self.padded && self.collate.is_none()
+    }
+}
+
+/// What happens to elements.
+pub(super) enum Step {
+    Source {
+        source: Arc<dyn Source>,
+        deal: Deal,
+    },
+    /// Parts of the source in another order each epoch.
+    ShuffleParts,
+    /// Records of an indexed source in another order each epoch.
+    ShuffleAll,
+    Map(Func),
+    Keep(Func),
+    Expand(Func),
+    /// These fields, by these names.
+    Select(Vec<(String, String)>),
+    Without(Vec<String>),
+    Shuffle(usize),
+    Batch(Batch),
+    Unbatch,
+    SortWithin {
+        window: usize,
+        by: Func,
+    },
+    Pack(Packing),
+    Take(u64),
+    Skip(u64),
+    Repeat(Option<u64>),
+    Concat,
+    /// Elements of each in turn, so many at a time.
+    Interleave(usize),
+    Mix(Weights),
+    Zip,
+}
+
+impl Pipeline {
+    fn of(step: Step, inputs: Vec<Pipeline>) -> Self {
+        let size = 1 + inputs.iter().map(|input| input.0.size).sum::<u64>();
+        Self(Arc::new(Node { step, inputs, size }))
+    }
+
+    fn then(&self, step: Step) -> Self {
+        Self::of(step, vec![self.clone()])
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        &self.0
+    }
+
+    /// The records of a source.
+    pub fn source(source: impl Source) -> Self {
+        Self::dealt(Arc::new(source), Deal::Auto)
+    }
+
+    /// The records of a source, dealt out to lanes as said.
+    pub fn dealt(source: Arc<dyn Source>, deal: Deal) -> Self {
+        Self::of(Step::Source { source, deal }, Vec::new())
+    }
+
+    /// Values in memory.
+    pub fn items(name: &str, items: impl IntoIterator<Item = Value>) -> Self {
+        Self::source(Items::new(name, items))
+    }
+
+    /// All elements of the first, then of the second, and so on.
+    pub fn concat(inputs: impl IntoIterator<Item = Pipeline>) -> Self {
+        Self::of(Step::Concat, inputs.into_iter().collect())
+    }
+
+    /// `block` elements of each in turn; what has run out is left out.
+    pub fn interleave(inputs: impl IntoIterator<Item = Pipeline>, block: usize) -> Self {
+        Self::of(Step::Interleave(block.max(1)), inputs.into_iter().collect())
+    }
+
+    /// Elements of all, drawn by weight.
+    pub fn mix(inputs: impl IntoIterator<Item = Pipeline>, weights: Weights) -> Result<Self, Error> {
+        let inputs: Vec<_> = inputs.into_iter().collect();
+        weights.check(inputs.len())?;
+        Ok(Self::of(Step::Mix(weights), inputs))
+    }
+
+    /// Lists of one element of each; ends with the first that ends.
+    pub fn zip(inputs: impl IntoIterator<Item = Pipeline>) -> Self {
+        Self::of(Step::Zip, inputs.into_iter().collect())
+    }
+
+    /// Another value for each.
+    #[must_use]
+    pub fn map<F>(&self, name: &str, function: F) -> Self
+    where
+        F: Fn(Value, &super::Call) -> Result<Value, crate::BoxError> + Send + Sync + 'static,
+    {
+        self.then(Step::Map(Func::map(name, function)))
+    }
+
+    /// Those that the function says yes to.
+    #[must_use]
+    pub fn keep<F>(&self, name: &str, function: F) -> Self
+    where
+        F: Fn(&Value, &super::Call) -> Result<bool, crate::BoxError> + Send + Sync + 'static,
+    {
+        self.then(Step::Keep(Func::keep(name, function)))
+    }
+
+    /// Any number of values for each.
+    #[must_use]
+    pub fn expand<F>(&self, name: &str, function: F) -> Self
+    where
+        F: Fn(Value, &super::Call) -> Result<Vec<Value>, crate::BoxError> + Send + Sync + 'static,
+    {
+        self.then(Step::Expand(Func::expand(name, function)))
+    }
+
+    /// [`map`](Pipeline::map) with a function of another language.
+    #[must_use]
+    pub fn map_with(&self, function: Func) -> Self {
+        self.then(Step::Map(function))
+    }
+
+    /// [`keep`](Pipeline::keep) with a function of another language.
+    #[must_use]
+    pub fn keep_with(&self, function: Func) -> Self {
+        self.then(Step::Keep(function))
+    }
+
+    /// [`expand`](Pipeline::expand) with a function of another language.
+    #[must_use]
+    pub fn expand_with(&self, function: Func) -> Self {
+        self.then(Step::Expand(function))
+    }
+
+    /// Only these fields, as `(name, new name)`.
+    #[must_use]
+    pub fn select(&self, fields: Vec<(String, String)>) -> Self {
+        self.then(Step::Select(fields))
+    }
+
+    /// All fields but these.
+    #[must_use]
+    pub fn without(&self, fields: Vec<String>) -> Self {
+        self.then(Step::Without(fields))
+    }
+
+    /// The parts of the source in another order each epoch. Refused unless it follows a source.
+    pub fn shuffle_parts(&self) -> Result<Self, Error> {
+        match self.0.step {
+            Step::Source { .. } => Ok(self.then(Step::ShuffleParts)),
+            _ => Err(self.misplaced("shuffle_parts()", "a source: put it directly behind")),
+        }
+    }
+
+    /// The records in another order each epoch, all of them equally likely anywhere. Refused unless it follows an indexed source.
+    pub fn shuffle_all(&self) -> Result<Self, Error> {
+        match &self.0.step {
+            Step::Source { source, .. } if source.indexed() => Ok(self.then(Step::ShuffleAll)),
+            Step::Source { source, .. } => Err(Error::config(format!(
+                "shuffle_all() behind {}: its records cannot be read by number; use shuffle_parts() and shuffle(window), or a \
+                 source with an index",
+                source.format()
+            ))),
+            _ => Err(self.misplaced("shuffle_all()", "an indexed source: put it directly behind")),
+        }
+    }
+
+    fn misplaced(&self, step: &str, wanted: &str) -> Error {
+        Error::config(format!("{step} behind {}: it works on {wanted}", self.0.label()))
+    }
+
+    /// Elements in random order out of a window of so many: each draw takes one of the window and fills its place from behind. With
+    /// several lanes each has its share of the window.
+    #[must_use]
+    pub fn shuffle(&self, window: usize) -> Self {
+        self.then(Step::Shuffle(window))
+    }
+
+    /// Batches of `size` elements, collated as [`collate`](fn@crate::batch::collate) does; the last one may be short.
+    #[must_use]
+    pub fn batch(&self, size: usize) -> Self {
+        self.batch_with(Batch::of(size))
+    }
+
+    /// Batches by this rule.
+    #[must_use]
+    pub fn batch_with(&self, rule: Batch) -> Self {
+        let size = rule.size.max(1);
+        self.then(Step::Batch(Batch { size, ..rule }))
+    }
+
+    /// The elements of batches, one by one: of lists, and of maps of tensors and lists along their first dimension.
+    #[must_use]
+    pub fn unbatch(&self) -> Self {
+        self.then(Step::Unbatch)
+    }
+
+    /// Sorts within windows of so many by the number that `by` maps a value to, smallest first.
+    #[must_use]
+    pub fn sort_within(&self, window: usize, by: Func) -> Self {
+        self.then(Step::SortWithin { window, by })
+    }
+
+    /// Documents packed into sequences of a fixed length.
+    #[must_use]
+    pub fn pack(&self, packing: Packing) -> Self {
+        self.then(Step::Pack(packing))
+    }
+
+    /// At most so many.
+    #[must_use]
+    pub fn take(&self, count: u64) -> Self {
+        self.then(Step::Take(count))
+    }
+
+    /// Without the first so many.
+    #[must_use]
+    pub fn skip(&self, count: u64) -> Self {
+        self.then(Step::Skip(count))
+    }
+
+    /// So many times (`None`: for ever), each time with new random orders.
+    #[must_use]
+    pub fn repeat(&self, times: Option<u64>) -> Self {
+        self.then(Step::Repeat(times))
+    }
+
+    /// The steps of [`Display`](fmt::Display), hashed (FNV-1a): equal definitions over equally named data have equal ones.
+    pub fn fingerprint(&self) -> u64 {
+        self.to_string().bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+
+    /// How many elements an epoch has, where the definition tells: with known numbers of records and one element for each. Lists the
+    /// source, and reads its index if it is an indexed one. `None` where it is not known before all is read.
+    pub fn len(&self) -> Result<Option<u64>, Failure> {
+        let node = &*self.0;
+        let inner = |at: usize| match node.inputs.get(at) {
+            Some(input) => input.len(),
+            None => Ok(None),
+        };
+        let all = || -> Result<Option<Vec<u64>>, Failure> { node.inputs.iter().map(Pipeline::len).collect() };
+        Ok(match &node.step {
+            Step::Source { source, .. } => {
+                let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
+                let known: Option<u64> = parts.iter().map(|part| part.records).sum();
+                match known {
+                    None if source.indexed() => {
+                        let counts = source.index().map_err(|error| Failure::reading(node.label(), error))?;
+                        Some(counts.iter().sum())
+                    }
+                    known => known,
+                }
+            }
+            Step::ShuffleParts
+            | Step::ShuffleAll
+            | Step::Map(_)
+            | Step::Select(_)
+            | Step::Without(_)
+            | Step::Shuffle(_)
+            | Step::SortWithin { .. } => inner(0)?,
+            Step::Keep(_) | Step::Expand(_) | Step::Unbatch | Step::Pack(_) | Step::Mix(_) => None,
+            Step::Batch(rule) => inner(0)?.map(|len| {
+                let size = rule.size as u64;
+                if rule.drop_last { len / size } else { len.div_ceil(size) }
+            }),
+            Step::Take(count) => inner(0)?.map(|len| len.min(*count)),
+            Step::Skip(count) => inner(0)?.map(|len| len.saturating_sub(*count)),
+            Step::Repeat(Some(times)) => inner(0)?.and_then(|len| len.checked_mul(*times)),
+            Step::Repeat(None) => None,
+            Step::Concat | Step::Interleave(_) => all()?.map(|lens| lens.iter().sum()),
+            Step::Zip => all()?.and_then(|lens| lens.into_iter().min()),
+        })
+    }
+
+    /// Whether every element can be had by its number: an indexed source, and steps that give one element for each.
+    pub fn indexed(&self) -> bool {
+        match &self.0.step {
+            Step::Source { source, .. } => source.indexed(),
+            Step::Map(_) | Step::Select(_) | Step::Without(_) => self.0.inputs.iter().all(Pipeline::indexed),
+            _ => false,
+        }
+    }
+
+    /// Whether lanes run it whole and give only their share, since a step counts all elements in one row; the step's name.
+    pub fn serial(&self) -> Option<String> {
+        if self.0.step.counts() {
+            return Some(self.0.label());
+        }
+        self.0.inputs.iter().find_map(Pipeline::serial)
+    }
+
+    /// All elements of epoch 0 under seed 0, one after the other.
+    pub fn iter(&self) -> Result<Elements, Failure> {
+        self.epoch(0, 0)
+    }
+
+    /// All elements of an epoch, one after the other.
+    pub fn epoch(&self, seed: u64, epoch: u64) -> Result<Elements, Failure> {
+        let lane = self.lane(&Opening::whole(seed, epoch), None)?;
+        Ok(Elements { lane: Some(lane) })
+    }
+
+    /// One lane of an epoch, from its start or from a [`cursor`](Lane::cursor).
+    pub fn lane(&self, opening: &Opening, cursor: Option<&State>) -> Result<Lane, Failure> {
+        let stage = self.open(opening, cursor)?;
+        Ok(Lane::new(stage))
+    }
+
+    pub(super) fn open(&self, opening: &Opening, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
+        stage::open(self, opening, cursor)
+    }
+
+    fn lines(&self, out: &mut dyn fmt::Write, depth: usize) -> fmt::Result {
+        for (at, input) in self.0.inputs.iter().enumerate() {
+            let many = self.0.inputs.len() > 1;
+            if many {
+                writeln!(out, "{:depth$}[{at}]", "", depth = depth)?;
+            }
+            input.lines(out, depth + if many { 4 } else { 0 })?;
+        }
+        writeln!(out, "{:depth$}{}", "", self.0.step, depth = depth)
+    }
+}
+
+impl Node {
+    /// The step's name for messages.
+    pub(super) fn label(&self) -> String {
+        self.step.to_string()
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+impl Step {
+    /// Whether it must see all elements in one row.
+    pub(super) fn counts(&self) -> bool {
+        matches!(self, Self::Take(_) | Self::Skip(_) | Self::Zip)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source { source, deal } => {
+                write!(f, "{}({}", source.format(), source.describe())?;
+                if *deal != Deal::Auto {
+                    write!(f, ", deal={deal:?}")?;
+                }
+                f.write_char(')')
+            }
+            Self::ShuffleParts => f.write_str("shuffle_parts()"),
+            Self::ShuffleAll => f.write_str("shuffle_all()"),
+            Self::Map(function) => write!(f, "map({function:?})"),
+            Self::Keep(function) => write!(f, "filter({function:?})"),
+            Self::Expand(function) => write!(f, "flat_map({function:?})"),
+            Self::Select(fields) => write!(f, "select({fields:?})"),
+            Self::Without(fields) => write!(f, "without({fields:?})"),
+            Self::Shuffle(window) => write!(f, "shuffle({window})"),
+            Self::Batch(rule) => {
+                let name = if rule.padded { "padded_batch" } else { "batch" };
+                write!(f, "{name}({}, drop_last={}", rule.size, rule.drop_last)?;
+                if let Some(collate) = &rule.collate {
+                    write!(f, ", {collate:?}")?;
+                }
+                f.write_char(')')
+            }
+            Self::Unbatch => f.write_str("unbatch()"),
+            Self::SortWithin { window, by } => write!(f, "sort_within({window}, {by:?})"),
+            Self::Pack(packing) => write!(f, "{packing}"),
+            Self::Take(count) => write!(f, "take({count})"),
+            Self::Skip(count) => write!(f, "skip({count})"),
+            Self::Repeat(None) => f.write_str("repeat()"),
+            Self::Repeat(Some(times)) => write!(f, "repeat({times})"),
+            Self::Concat => f.write_str("concat()"),
+            Self::Interleave(block) => write!(f, "interleave({block})"),
+            Self::Mix(weights) => write!(f, "mix({:?}, replacement={})", weights.schedule, weights.replacement),
+            Self::Zip => f.write_str("zip()"),
+        }
+    }
+}
+
+impl Weights {
+    /// Fixed weights; streams that run out are left out from then on.
+    pub fn fixed(weights: impl Into<Vec<f64>>) -> Self {
+        Self {
+            schedule: vec![(0, weights.into())],
+            replacement: false,
+        }
+    }
+
+    fn check(&self, streams: usize) -> Result<(), Error> {
+        if self.schedule.first().is_none_or(|(from, _)| *from != 0) {
+            return Err(Error::config("the schedule of a mix begins at draw 0"));
+        }
+        if !self.schedule.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(Error::config(
+                "the schedule of a mix has its entries in ascending order of draws",
+            ));
+        }
+        for (from, weights) in &self.schedule {
+            if weights.len() != streams {
+                return Err(Error::config(format!(
+                    "a mix of {streams} streams has {} weights from draw {from} on: give one for each",
+                    weights.len()
+                )));
+            }
+            if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || weights.iter().sum::<f64>() <= 0.0 {
+                return Err(Error::config(format!(
+                    "weights {weights:?} of a mix: they must be finite, not negative, and not all 0"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines(f, 0)
+    }
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The elements of one epoch.
+#[derive(Debug)]
+pub struct Elements {
+    lane: Option<Lane>,
+}
+
+impl Iterator for Elements {
+    type Item = Result<Value, Failure>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.lane.as_mut()?.next();
+        match found {
+            Ok(Some(sample)) => Some(Ok(sample.value)),
+            Ok(None) => {
+                self.lane = None;
+                None
+            }
+            Err(failure) => {
+                if !failure.may_continue {
+                    self.lane = None;
+                }
+                Some(Err(failure))
+            }
+        }
+    }
+}

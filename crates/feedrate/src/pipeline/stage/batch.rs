@@ -1,0 +1,452 @@
+//! Elements to batches and back.
+
+use super::{Columns, Failure, Next, Place, Sample, Site, Stage, foreign};
+use crate::batch::{Heap, Tensor, Value, collate};
+use crate::error::BoxError;
+use crate::pipeline::function::Call;
+use crate::pipeline::sample::to_text;
+use crate::pipeline::spec::Batch;
+use crate::state::State;
+
+/// `batch` and `padded_batch`.
+pub(super) struct Batched {
+    input: Box<dyn Stage>,
+    label: String,
+    rule: Batch,
+    call: Call,
+    /// Elements of the batch at hand that were there when a later one failed.
+    pending: Vec<Sample>,
+    /// The same as columns.
+    pieces: Vec<(Columns, Place)>,
+    /// Whether elements come as columns; not known before the first.
+    columnar: Option<bool>,
+}
+
+impl Batched {
+    pub(super) fn open(site: &Site, rule: &Batch) -> Result<Self, Failure> {
+        let opening = site.opening;
+        let inner = super::Opening {
+            block: opening.block.saturating_mul(rule.size as u64),
+            ..opening.clone()
+        };
+        let mut input = site.input_as(inner, 0, site.entry("input")?)?;
+        let mut pending = Vec::new();
+        let mut pieces = Vec::new();
+        for place in site.places("pending")? {
+            match (&place, input.columns_again(&place)) {
+                (Place::Child(..), Some(columns)) => pieces.push((columns?, place)),
+                _ => pending.append(&mut input.again(&[place])?),
+            }
+        }
+        Ok(Self {
+            input,
+            label: site.label(),
+            call: Call {
+                seed: opening.seed,
+                epoch: opening.pass(),
+                step: opening.step,
+                place: 0,
+            },
+            columnar: (!rule.plain() || !pending.is_empty()).then_some(false),
+            rule: rule.clone(),
+            pending,
+            pieces,
+        })
+    }
+
+    fn make(&self, samples: Vec<Sample>) -> Result<Sample, Failure> {
+        let mut values = Vec::with_capacity(samples.len());
+        let mut places = Vec::with_capacity(samples.len());
+        for sample in samples {
+            values.push(sample.value);
+            places.push(sample.place);
+        }
+        let place = Place::Group(places);
+        let failed = |error: BoxError| Failure::element(&self.label, error);
+        let value = match &self.rule.collate {
+            Some(function) => {
+                let call = Call {
+                    place: place.key(),
+                    ..self.call
+                };
+                function.map(Value::List(values), &call).map_err(failed)?
+            }
+            None => {
+                let values: Result<Vec<_>, _> = values.into_iter().map(Value::native).collect();
+                let values = values.map_err(failed)?;
+                if self.rule.padded {
+                    pad(values).map_err(failed)?
+                } else {
+                    collate(&values, &Heap).map_err(|error| failed(error.into()))?
+                }
+            }
+        };
+        Ok(Sample { value, place })
+    }
+
+    /// A batch of rows, `None` at the end, or that there are no columns.
+    fn next_columns(&mut self) -> Option<Next> {
+        let mut rows: usize = self.pieces.iter().map(|(columns, _)| columns.rows).sum();
+        while rows < self.rule.size {
+            match self.input.columns(self.rule.size - rows)? {
+                Ok((columns, _)) if columns.rows == 0 => break,
+                Ok(piece) => {
+                    rows += piece.0.rows;
+                    self.pieces.push(piece);
+                }
+                Err(failure) => return Some(Err(failure)),
+            }
+        }
+        let pieces = std::mem::take(&mut self.pieces);
+        if pieces.is_empty() || (self.rule.drop_last && rows < self.rule.size) {
+            return Some(Ok(None));
+        }
+        Some(self.join(pieces).map(Some))
+    }
+
+    fn join(&self, pieces: Vec<(Columns, Place)>) -> Result<Sample, Failure> {
+        let (mut columns, places): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
+        let fields = match columns.len() {
+            1 => columns.remove(0).fields,
+            _ => join(columns).map_err(|error| Failure::element(&self.label, error))?,
+        };
+        Ok(Sample {
+            value: Value::Map(fields),
+            place: Place::Group(places),
+        })
+    }
+}
+
+impl Stage for Batched {
+    fn next(&mut self) -> Next {
+        if self.columnar != Some(false) {
+            match self.next_columns() {
+                Some(found) => {
+                    self.columnar = Some(true);
+                    return found;
+                }
+                None => self.columnar = Some(false),
+            }
+        }
+        while self.pending.len() < self.rule.size {
+            match self.input.next()? {
+                Some(sample) => self.pending.push(sample),
+                None => break,
+            }
+        }
+        let pending = std::mem::take(&mut self.pending);
+        if pending.is_empty() || (self.rule.drop_last && pending.len() < self.rule.size) {
+            return Ok(None);
+        }
+        self.make(pending).map(Some)
+    }
+
+    fn cursor(&self) -> State {
+        let pending = self.pending.iter().map(|sample| &sample.place);
+        let pieces = self.pieces.iter().map(|(_, place)| place);
+        State::map([
+            ("input", self.input.cursor()),
+            ("pending", to_text(pending.chain(pieces)).into()),
+        ])
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        let mut found = Vec::with_capacity(places.len());
+        for place in places {
+            let Place::Group(inner) = place else {
+                return Err(foreign(&self.label, place));
+            };
+            if matches!(inner.first(), Some(Place::Child(..))) && self.rule.plain() {
+                let mut pieces = Vec::with_capacity(inner.len());
+                for place in inner {
+                    match self.input.columns_again(place) {
+                        Some(columns) => pieces.push((columns?, place.clone())),
+                        None => break,
+                    }
+                }
+                if pieces.len() == inner.len() {
+                    found.push(self.join(pieces)?);
+                    continue;
+                }
+            }
+            let samples = self.input.again(inner)?;
+            found.push(self.make(samples)?);
+        }
+        Ok(found)
+    }
+}
+
+/// Pieces of the same columns, one below the other.
+fn join(pieces: Vec<Columns>) -> Result<Vec<(String, Value)>, BoxError> {
+    let mut pieces = pieces.into_iter();
+    let Some(first) = pieces.next() else {
+        return Ok(Vec::new());
+    };
+    let mut joined: Vec<(String, Vec<Value>)> = first.fields.into_iter().map(|(name, v)| (name, vec![v])).collect();
+    for piece in pieces {
+        for (name, values) in &mut joined {
+            let found = piece.fields.iter().find(|(have, _)| have == name);
+            let value = found.ok_or_else(|| format!("column `{name}` is in one part and not in the next"))?;
+            values.push(value.1.clone());
+        }
+    }
+    joined
+        .into_iter()
+        .map(|(name, values)| {
+            let value = below(values).map_err(|error| format!("column `{name}`: {error}"))?;
+            Ok((name, value))
+        })
+        .collect()
+}
+
+/// Values one below the other along their first dimension.
+fn below(values: Vec<Value>) -> Result<Value, BoxError> {
+    let tensors: Option<Vec<&Tensor>> = values.iter().map(Value::as_tensor).collect();
+    let Some(tensors) = tensors else {
+        let mut items = Vec::new();
+        for value in values {
+            match value {
+                Value::List(list) => items.extend(list),
+                other => return Err(format!("{} among lists", other.kind()).into()),
+            }
+        }
+        return Ok(Value::List(items));
+    };
+    let first = tensors[0];
+    let mut shape = first.shape().to_vec();
+    shape[0] = 0;
+    for tensor in &tensors {
+        if tensor.dtype() != first.dtype() || tensor.shape()[1..] != first.shape()[1..] {
+            return Err(format!("{tensor:?} does not go below {first:?}").into());
+        }
+        shape[0] += tensor.shape()[0];
+    }
+    let joined = Tensor::build(&Heap, first.dtype(), &shape, |out| {
+        let mut rest = out;
+        for tensor in &tensors {
+            let (place, behind) = rest.split_at_mut(tensor.bytes());
+            tensor.copy_to(place);
+            rest = behind;
+        }
+        Ok::<_, BoxError>(())
+    })?;
+    Ok(Value::Tensor(joined))
+}
+
+/// Collates maps whose tensors differ in shape: each is filled up with zeros to the largest of every dimension, and the lengths of
+/// the first one come as `<field>_length`.
+fn pad(samples: Vec<Value>) -> Result<Value, BoxError> {
+    let mut rows = Vec::with_capacity(samples.len());
+    for sample in samples {
+        match sample {
+            Value::Map(pairs) => rows.push(pairs),
+            Value::Tensor(tensor) => rows.push(vec![("data".to_owned(), Value::Tensor(tensor))]),
+            other => return Err(format!("padding needs maps of tensors, and an element is {}", other.kind()).into()),
+        }
+    }
+    let names: Vec<String> = rows
+        .first()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.clone())
+        .collect();
+    let mut out = Vec::with_capacity(names.len());
+    for name in names {
+        let mut column = Vec::with_capacity(rows.len());
+        for (at, row) in rows.iter().enumerate() {
+            let found = row.iter().find(|(have, _)| *have == name);
+            let (_, value) = found.ok_or_else(|| format!("element {at} of the batch has no field `{name}`"))?;
+            column.push(value.clone());
+        }
+        let tensors: Option<Vec<&Tensor>> = column.iter().map(Value::as_tensor).collect();
+        match tensors {
+            Some(tensors) if tensors[0].shape().is_empty() => out.push((name, collate(&column, &Heap)?)),
+            Some(tensors) => {
+                let lengths: Vec<i64> = tensors
+                    .iter()
+                    .map(|tensor| i64::try_from(tensor.shape().first().copied().unwrap_or(0)).unwrap_or(i64::MAX))
+                    .collect();
+                let count = lengths.len();
+                out.push((name.clone(), Value::Tensor(pad_tensors(&name, &tensors)?)));
+                out.push((format!("{name}_length"), Tensor::from_vec(lengths, &[count])?.into()));
+            }
+            None => out.push((name, collate(&column, &Heap)?)),
+        }
+    }
+    Ok(Value::Map(out))
+}
+
+fn pad_tensors(name: &str, tensors: &[&Tensor]) -> Result<Tensor, BoxError> {
+    let first = tensors[0];
+    let mut largest = first.shape().to_vec();
+    for tensor in tensors {
+        if tensor.dtype() != first.dtype() || tensor.shape().len() != largest.len() {
+            return Err(format!("field `{name}`: {tensor:?} cannot be padded to {first:?}").into());
+        }
+        for (most, have) in largest.iter_mut().zip(tensor.shape()) {
+            *most = (*most).max(*have);
+        }
+    }
+    let mut shape = vec![tensors.len()];
+    shape.extend(&largest);
+    let item = first.dtype().size();
+    let one: usize = largest.iter().product::<usize>() * item;
+    Tensor::build(&Heap, first.dtype(), &shape, |out| {
+        out.fill(0);
+        if one == 0 {
+            return Ok(());
+        }
+        for (place, tensor) in out.chunks_exact_mut(one).zip(tensors) {
+            let mut packed = vec![0; tensor.bytes()];
+            tensor.copy_to(&mut packed);
+            spread(&packed, tensor.shape(), place, &largest, item);
+        }
+        Ok::<_, BoxError>(())
+    })
+}
+
+/// Copies rows of a smaller grid into a larger one.
+fn spread(from: &[u8], have: &[usize], to: &mut [u8], largest: &[usize], item: usize) {
+    if have.len() <= 1 {
+        to[..from.len()].copy_from_slice(from);
+        return;
+    }
+    let small: usize = have[1..].iter().product::<usize>() * item;
+    let large: usize = largest[1..].iter().product::<usize>() * item;
+    if small == 0 {
+        return;
+    }
+    for (from, to) in from.chunks_exact(small).zip(to.chunks_exact_mut(large)) {
+        spread(from, &have[1..], to, &largest[1..], item);
+    }
+}
+
+/// `unbatch`.
+pub(super) struct Unbatched {
+    input: Box<dyn Stage>,
+    label: String,
+    batch: Option<Sample>,
+    given: usize,
+}
+
+impl Unbatched {
+    pub(super) fn open(site: &Site) -> Result<Self, Failure> {
+        let mut input = site.input()?;
+        let open = site.places("open")?;
+        let batch = input.again(&open)?.pop();
+        let mut opened = Self {
+            input,
+            label: site.label(),
+            batch: None,
+            given: usize::try_from(site.number("given")?).unwrap_or(usize::MAX),
+        };
+        if let Some(batch) = batch {
+            opened.batch = Some(opened.looked_into(batch)?);
+        }
+        Ok(opened)
+    }
+
+    fn looked_into(&self, batch: Sample) -> Result<Sample, Failure> {
+        let value = batch.value.native();
+        Ok(Sample {
+            value: value.map_err(|error| Failure::element(&self.label, error))?,
+            place: batch.place,
+        })
+    }
+
+    fn row(&self, batch: &Value, at: usize) -> Result<Option<Value>, Failure> {
+        row(batch, at).map_err(|error| Failure::element(&self.label, error))
+    }
+}
+
+/// Row `at` of a batch, `None` behind its end.
+fn row(batch: &Value, at: usize) -> Result<Option<Value>, BoxError> {
+    Ok(match batch {
+        Value::List(items) => items.get(at).cloned(),
+        Value::Tensor(tensor) => match tensor.shape().first() {
+            None => return Err("a tensor without dimensions cannot be taken apart".into()),
+            Some(rows) if at >= *rows => None,
+            Some(_) => Some(Value::Tensor(tensor.get(at)?)),
+        },
+        Value::Map(pairs) => {
+            let mut found = Vec::with_capacity(pairs.len());
+            let mut missing = None;
+            for (name, value) in pairs {
+                match row(value, at)? {
+                    Some(value) => found.push((name.clone(), value)),
+                    None => missing = Some(name),
+                }
+            }
+            match missing {
+                Some(name) if !found.is_empty() => {
+                    return Err(format!("field `{name}` has {at} rows, and another one has more").into());
+                }
+                Some(_) => None,
+                None if pairs.is_empty() => None,
+                None => Some(Value::Map(found)),
+            }
+        }
+        other => return Err(format!("an element is {}, and not a batch", other.kind()).into()),
+    })
+}
+
+impl Stage for Unbatched {
+    fn next(&mut self) -> Next {
+        loop {
+            if let Some(batch) = &self.batch {
+                let found = self.row(&batch.value, self.given);
+                match found {
+                    Ok(Some(value)) => {
+                        let number = u32::try_from(self.given).unwrap_or(u32::MAX);
+                        let place = batch.place.clone().child(number);
+                        self.given += 1;
+                        return Ok(Some(Sample { value, place }));
+                    }
+                    Ok(None) => self.batch = None,
+                    Err(failure) => {
+                        self.batch = None;
+                        return Err(failure);
+                    }
+                }
+            }
+            let Some(batch) = self.input.next()? else {
+                return Ok(None);
+            };
+            self.batch = Some(self.looked_into(batch)?);
+            self.given = 0;
+        }
+    }
+
+    fn cursor(&self) -> State {
+        let open = self.batch.as_ref().map(|batch| &batch.place);
+        State::map([
+            ("input", self.input.cursor()),
+            ("open", to_text(open).into()),
+            ("given", (self.given as u64).into()),
+        ])
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        let mut found = Vec::with_capacity(places.len());
+        let mut open: Option<(Place, Value)> = None;
+        for place in places {
+            let Place::Child(inner, number) = place else {
+                return Err(foreign(&self.label, place));
+            };
+            if open.as_ref().is_none_or(|(have, _)| *have != **inner) {
+                let batch = self.input.again(&[(**inner).clone()])?.pop();
+                let batch = self.looked_into(batch.ok_or_else(|| foreign(&self.label, place))?)?;
+                open = Some((batch.place, batch.value));
+            }
+            let value = match &open {
+                Some((_, batch)) => self.row(batch, *number as usize)?,
+                None => None,
+            };
+            found.push(Sample {
+                value: value.ok_or_else(|| foreign(&self.label, place))?,
+                place: place.clone(),
+            });
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,243 @@
+//! Several streams to one.
+
+use super::{Failure, Next, Place, Sample, Site, Stage, foreign};
+use crate::batch::Value;
+use crate::pipeline::sample::to_text;
+use crate::state::State;
+
+/// The inputs of a step, with their numbers in places.
+struct Inputs {
+    label: String,
+    stages: Vec<Box<dyn Stage>>,
+    ended: Vec<bool>,
+}
+
+impl Inputs {
+    fn open(site: &Site) -> Result<Self, Failure> {
+        let cursors = match site.entry("inputs")? {
+            Some(State::List(cursors)) => cursors.iter().map(Some).collect(),
+            _ => vec![None; site.node().inputs.len()],
+        };
+        if cursors.len() != site.node().inputs.len() {
+            let message = format!(
+                "the state has {} streams, the pipeline has {}",
+                cursors.len(),
+                site.node().inputs.len()
+            );
+            return Err(Failure::fatal(site.label(), message));
+        }
+        let stages = cursors
+            .into_iter()
+            .enumerate()
+            .map(|(at, cursor)| site.input_as(site.opening.clone(), at, cursor))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut ended = vec![false; stages.len()];
+        if let Some(State::List(flags)) = site.entry("ended")? {
+            for (ended, flag) in ended.iter_mut().zip(flags) {
+                *ended = *flag == State::Bool(true);
+            }
+        }
+        Ok(Self {
+            label: site.label(),
+            stages,
+            ended,
+        })
+    }
+
+    fn next(&mut self, at: usize) -> Next {
+        if self.ended[at] {
+            return Ok(None);
+        }
+        let Some(sample) = self.stages[at].next()? else {
+            self.ended[at] = true;
+            return Ok(None);
+        };
+        Ok(Some(Sample {
+            value: sample.value,
+            place: sample.place.child(number(at)),
+        }))
+    }
+
+    fn state(&self) -> [(&'static str, State); 2] {
+        let inputs = self.stages.iter().map(|stage| stage.cursor()).collect();
+        let ended = self.ended.iter().map(|ended| State::Bool(*ended)).collect();
+        [("inputs", State::List(inputs)), ("ended", State::List(ended))]
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        let mut found: Vec<Option<Sample>> = vec![None; places.len()];
+        for (at, stage) in self.stages.iter_mut().enumerate() {
+            let mut mine = Vec::new();
+            let mut inner = Vec::new();
+            for (k, place) in places.iter().enumerate() {
+                match place {
+                    Place::Child(place, branch) if *branch == number(at) => {
+                        mine.push(k);
+                        inner.push((**place).clone());
+                    }
+                    _ => {}
+                }
+            }
+            if mine.is_empty() {
+                continue;
+            }
+            for (k, sample) in mine.into_iter().zip(stage.again(&inner)?) {
+                found[k] = Some(Sample {
+                    value: sample.value,
+                    place: places[k].clone(),
+                });
+            }
+        }
+        found
+            .into_iter()
+            .zip(places)
+            .map(|(sample, place)| sample.ok_or_else(|| foreign(&self.label, place)))
+            .collect()
+    }
+}
+
+fn number(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+/// `concat`.
+pub(super) struct Concatenated {
+    inputs: Inputs,
+    at: usize,
+}
+
+impl Concatenated {
+    pub(super) fn open(site: &Site) -> Result<Self, Failure> {
+        Ok(Self {
+            inputs: Inputs::open(site)?,
+            at: usize::try_from(site.number("at")?).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+impl Stage for Concatenated {
+    fn next(&mut self) -> Next {
+        while self.at < self.inputs.stages.len() {
+            if let Some(sample) = self.inputs.next(self.at)? {
+                return Ok(Some(sample));
+            }
+            self.at += 1;
+        }
+        Ok(None)
+    }
+
+    fn cursor(&self) -> State {
+        State::map(self.inputs.state().into_iter().chain([("at", (self.at as u64).into())]))
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        self.inputs.again(places)
+    }
+}
+
+/// `interleave`: some of each in turn.
+pub(super) struct Interleaved {
+    inputs: Inputs,
+    block: u64,
+    at: usize,
+    /// Elements that the stream at hand has given in this turn.
+    given: u64,
+}
+
+impl Interleaved {
+    pub(super) fn open(site: &Site, block: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            inputs: Inputs::open(site)?,
+            block: block as u64,
+            at: usize::try_from(site.number("at")?).unwrap_or(0),
+            given: site.number("given")?,
+        })
+    }
+}
+
+impl Stage for Interleaved {
+    fn next(&mut self) -> Next {
+        let count = self.inputs.stages.len();
+        let mut idle = 0;
+        while idle < count {
+            if self.given < self.block
+                && let Some(sample) = self.inputs.next(self.at)?
+            {
+                self.given += 1;
+                return Ok(Some(sample));
+            }
+            idle = if self.given == 0 { idle + 1 } else { 0 };
+            self.at = (self.at + 1) % count;
+            self.given = 0;
+        }
+        Ok(None)
+    }
+
+    fn cursor(&self) -> State {
+        let here = [("at", (self.at as u64).into()), ("given", self.given.into())];
+        State::map(self.inputs.state().into_iter().chain(here))
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        self.inputs.again(places)
+    }
+}
+
+/// `zip`: one of each, as a list.
+pub(super) struct Zipped {
+    inputs: Inputs,
+    /// Of the tuple at hand, when a later stream failed.
+    pending: Vec<Sample>,
+}
+
+impl Zipped {
+    pub(super) fn open(site: &Site) -> Result<Self, Failure> {
+        let mut inputs = Inputs::open(site)?;
+        let pending = inputs.again(&site.places("pending")?)?;
+        Ok(Self { inputs, pending })
+    }
+}
+
+impl Stage for Zipped {
+    fn next(&mut self) -> Next {
+        while self.pending.len() < self.inputs.stages.len() {
+            match self.inputs.next(self.pending.len())? {
+                Some(sample) => self.pending.push(sample),
+                None => return Ok(None),
+            }
+        }
+        let (values, places) = self
+            .pending
+            .drain(..)
+            .map(|sample| (sample.value, sample.place))
+            .unzip();
+        Ok(Some(Sample {
+            value: Value::List(values),
+            place: Place::Group(places),
+        }))
+    }
+
+    fn cursor(&self) -> State {
+        let pending = to_text(self.pending.iter().map(|sample| &sample.place));
+        State::map(self.inputs.state().into_iter().chain([("pending", pending.into())]))
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        let width = self.inputs.stages.len();
+        let mut all = Vec::with_capacity(places.len() * width);
+        for place in places {
+            match place {
+                Place::Group(group) if group.len() == width => all.extend(group.iter().cloned()),
+                other => return Err(foreign(&self.inputs.label, other)),
+            }
+        }
+        let mut samples = self.inputs.again(&all)?.into_iter().map(|sample| sample.value);
+        Ok(places
+            .iter()
+            .map(|place| Sample {
+                value: Value::List(samples.by_ref().take(width).collect()),
+                place: place.clone(),
+            })
+            .collect())
+    }
+}

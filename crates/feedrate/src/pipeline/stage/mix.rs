@@ -1,0 +1,217 @@
+//! Several streams to one, by weight.
+
+use super::{Failure, Next, Opening, Place, Sample, Site, Stage, foreign};
+use crate::pipeline::spec::{Pipeline, Weights};
+use crate::state::State;
+
+/// One of the streams that are mixed.
+struct Stream {
+    stage: Box<dyn Stage>,
+    /// How often it was begun again.
+    round: u64,
+    /// It has nothing more in this round.
+    ended: bool,
+    /// It has ended once.
+    over: bool,
+    /// The round at hand has given something.
+    any: bool,
+    /// Elements that came of it.
+    given: u64,
+}
+
+/// `mix`: each draw takes from one of the streams.
+pub(super) struct Mixed {
+    label: String,
+    pipeline: Pipeline,
+    weights: Weights,
+    opening: Opening,
+    draws: u64,
+    streams: Vec<Stream>,
+}
+
+impl Mixed {
+    pub(super) fn open(site: &Site, weights: &Weights) -> Result<Self, Failure> {
+        let mut opened = Self {
+            label: site.label(),
+            pipeline: site.pipeline.clone(),
+            weights: weights.clone(),
+            opening: site.opening.clone(),
+            draws: site.number("draws")?,
+            streams: Vec::new(),
+        };
+        let count = site.node().inputs.len();
+        let saved = match site.cursor {
+            Some(cursor) => Some(cursor.list("streams")?),
+            None => None,
+        };
+        if let Some(saved) = saved
+            && saved.len() != count
+        {
+            let message = format!("the state has {} streams, the pipeline has {count}", saved.len());
+            return Err(Failure::fatal(opened.label, message));
+        }
+        for at in 0..count {
+            let state = saved.map(|saved| &saved[at]);
+            let round = state.map_or(Ok(0), |state| state.number("round"))?;
+            let cursor = state.map(|state| state.entry("input")).transpose()?;
+            let flag = |key: &str| state.is_some_and(|state| state.get(key) == Some(&State::Bool(true)));
+            opened.streams.push(Stream {
+                stage: opened.begin(at, round, cursor)?,
+                round,
+                ended: flag("ended"),
+                over: flag("over"),
+                any: flag("any"),
+                given: state.map_or(Ok(0), |state| state.number("given"))?,
+            });
+        }
+        Ok(opened)
+    }
+
+    fn begin(&self, at: usize, round: u64, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
+        let site = Site {
+            pipeline: &self.pipeline,
+            opening: &self.opening,
+            cursor: None,
+        };
+        let opening = self.opening.round(round);
+        site.input_as(opening, at, cursor)
+    }
+
+    /// The weights of this draw.
+    fn current(&self) -> &[f64] {
+        let after = self.weights.schedule.partition_point(|(from, _)| *from <= self.draws);
+        &self.weights.schedule[after.saturating_sub(1)].1
+    }
+
+    /// The stream of this draw; `None` at the end.
+    fn pick(&mut self) -> Option<usize> {
+        loop {
+            let weights = self.current();
+            if self.weights.replacement {
+                let drawn = |at: usize| self.weights.schedule.iter().any(|(_, weights)| weights[at] > 0.0);
+                if self
+                    .streams
+                    .iter()
+                    .enumerate()
+                    .all(|(at, stream)| stream.over || !drawn(at))
+                {
+                    return None;
+                }
+            }
+            let live: Vec<(usize, f64)> = weights
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(at, weight)| !self.streams[*at].ended && *weight > 0.0)
+                .collect();
+            if live.is_empty() {
+                // Those that are left have no weight yet.
+                let left = self.streams.iter().any(|stream| !stream.ended);
+                let next = self.weights.schedule.iter().find(|(from, _)| *from > self.draws);
+                match next {
+                    Some((from, _)) if left => {
+                        self.draws = *from;
+                        continue;
+                    }
+                    _ => return None,
+                }
+            }
+            let total: f64 = live.iter().map(|(_, weight)| weight).sum();
+            let mut at = self.opening.draw(self.draws).uniform() * total;
+            for (stream, weight) in &live {
+                at -= weight;
+                if at < 0.0 {
+                    return Some(*stream);
+                }
+            }
+            return live.last().map(|(stream, _)| *stream);
+        }
+    }
+}
+
+impl Stage for Mixed {
+    fn next(&mut self) -> Next {
+        while let Some(at) = self.pick() {
+            let stream = &mut self.streams[at];
+            if let Some(sample) = stream.stage.next()? {
+                stream.any = true;
+                stream.given += 1;
+                self.draws += 1;
+                let round = u32::try_from(stream.round).unwrap_or(u32::MAX);
+                return Ok(Some(Sample {
+                    value: sample.value,
+                    place: sample.place.child(round).child(number(at)),
+                }));
+            }
+            stream.over = true;
+            // What gives nothing is not begun again for ever.
+            if !self.weights.replacement || !stream.any {
+                stream.ended = true;
+                continue;
+            }
+            stream.any = false;
+            stream.round += 1;
+            let round = stream.round;
+            self.streams[at].stage = self.begin(at, round, None)?;
+        }
+        Ok(None)
+    }
+
+    fn cursor(&self) -> State {
+        let streams = self.streams.iter().map(|stream| {
+            State::map([
+                ("input", stream.stage.cursor()),
+                ("round", stream.round.into()),
+                ("ended", State::Bool(stream.ended)),
+                ("over", State::Bool(stream.over)),
+                ("any", State::Bool(stream.any)),
+                ("given", stream.given.into()),
+            ])
+        });
+        State::map([
+            ("draws", self.draws.into()),
+            ("streams", State::List(streams.collect())),
+        ])
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        let mut wanted = Vec::with_capacity(places.len());
+        for (k, place) in places.iter().enumerate() {
+            let Place::Child(inner, branch) = place else {
+                return Err(foreign(&self.label, place));
+            };
+            match &**inner {
+                Place::Child(inner, round) if (*branch as usize) < self.streams.len() => {
+                    wanted.push((*branch, *round, k, (**inner).clone()));
+                }
+                _ => return Err(foreign(&self.label, place)),
+            }
+        }
+        wanted.sort_by_key(|(branch, round, k, _)| (*branch, *round, *k));
+        let mut found: Vec<Option<Sample>> = vec![None; places.len()];
+        for group in wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+            let (at, round) = (group[0].0 as usize, u64::from(group[0].1));
+            let inner: Vec<Place> = group.iter().map(|(_, _, _, place)| place.clone()).collect();
+            let samples = if self.streams[at].round == round {
+                self.streams[at].stage.again(&inner)?
+            } else {
+                self.begin(at, round, None)?.again(&inner)?
+            };
+            for ((_, _, k, _), sample) in group.iter().zip(samples) {
+                found[*k] = Some(Sample {
+                    value: sample.value,
+                    place: places[*k].clone(),
+                });
+            }
+        }
+        found
+            .into_iter()
+            .zip(places)
+            .map(|(sample, place)| sample.ok_or_else(|| foreign(&self.label, place)))
+            .collect()
+    }
+}
+
+fn number(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}

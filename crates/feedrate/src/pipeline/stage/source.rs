@@ -1,0 +1,345 @@
+//! Reading a source, and which share of it.
+
+use std::sync::Arc;
+
+use super::{Failure, Next, Opening, Place, Sample, Site, Stage, foreign};
+use crate::pipeline::spec::Deal;
+use crate::random::Permutation;
+use crate::source::{Columns, Mark, Part, Reader, Record, Source, SourceError};
+use crate::state::State;
+
+/// Records of a lane's share of a source.
+pub(super) struct Reading {
+    label: String,
+    source: Arc<dyn Source>,
+    parts: Arc<[Part]>,
+    /// In which order parts are read; `None`: as listed.
+    order: Option<Permutation>,
+    share: Share,
+    /// Place in that order of the part that is being read, or comes next.
+    at: u64,
+    reader: Option<Box<dyn Reader>>,
+    /// Where the part goes on when it is not open.
+    mark: Mark,
+    /// Records before that, in all parts read in order. Counted where shares are dealt by records.
+    ordinal: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Share {
+    Parts { lane: u64, lanes: u64 },
+    Records { lane: u64, lanes: u64, block: u64 },
+}
+
+impl Share {
+    fn new(opening: &Opening, deal: Deal, parts: u64) -> Self {
+        let (lane, lanes) = (opening.lane, opening.lanes);
+        match deal {
+            Deal::Parts => Self::Parts { lane, lanes },
+            Deal::Auto if lanes == 1 || parts >= lanes => Self::Parts { lane, lanes },
+            Deal::Auto | Deal::Records => Self::Records {
+                lane,
+                lanes,
+                block: opening.block,
+            },
+        }
+    }
+
+    /// Records to pass over before the next one of this share, and how many follow that.
+    fn next(&self, ordinal: u64) -> (u64, u64) {
+        match *self {
+            Self::Parts { .. } => (0, u64::MAX),
+            Self::Records { lane, lanes, block } => {
+                let turn = ordinal / block;
+                let ahead = (lane + lanes - turn % lanes) % lanes;
+                if ahead == 0 {
+                    return (0, (turn + 1) * block - ordinal);
+                }
+                ((turn + ahead) * block - ordinal, block)
+            }
+        }
+    }
+}
+
+impl Reading {
+    pub(super) fn open(site: &Site, source: &Arc<dyn Source>, deal: Deal, shuffle: bool) -> Result<Self, Failure> {
+        let label = site.label();
+        let parts = source.parts().map_err(|error| Failure::reading(&label, error))?;
+        let count = parts.len() as u64;
+        let opening = site.opening;
+        let order = if shuffle {
+            Some(Permutation::new(
+                count,
+                opening.key(0).stream().next_u64(),
+                opening.pass(),
+            )?)
+        } else {
+            None
+        };
+        let at = site.number("at")?;
+        if at > count {
+            let message = format!("the state is in part {at}, and the source has {count}: the data is not the same");
+            return Err(Failure::fatal(label, message));
+        }
+        Ok(Self {
+            label,
+            source: Arc::clone(source),
+            parts,
+            order,
+            share: Share::new(opening, deal, count),
+            at,
+            reader: None,
+            mark: Mark {
+                number: site.number("number")?,
+                offset: site.number("offset")?,
+            },
+            ordinal: site.number("ordinal")?,
+        })
+    }
+
+    fn part(&self) -> Option<usize> {
+        let part = match &self.order {
+            Some(order) => order.at(self.at)?,
+            None => self.at,
+        };
+        usize::try_from(part).ok().filter(|part| *part < self.parts.len())
+    }
+
+    /// The part behind this one comes next.
+    fn pass(&mut self) {
+        self.at += 1;
+        self.reader = None;
+        self.mark = Mark::default();
+    }
+
+    fn failed(&self, error: SourceError) -> Failure {
+        Failure::reading(&self.label, error)
+    }
+
+    /// Opens the next part of this share if none is open, at the next record of it; its number and how many records follow.
+    fn ready(&mut self) -> Result<Option<(usize, u64)>, Failure> {
+        loop {
+            let Some(part) = self.part() else { return Ok(None) };
+            if let Share::Parts { lane, lanes } = self.share
+                && self.at % lanes != lane
+            {
+                self.pass();
+                continue;
+            }
+            let (over, run) = self.share.next(self.ordinal);
+            if self.reader.is_none()
+                && let Some(records) = self.parts[part].records
+                && let Some(left) = records.checked_sub(self.mark.number)
+                && left <= over
+            {
+                // Nothing in it is of this share: it is not opened.
+                self.ordinal += left;
+                self.pass();
+                continue;
+            }
+            if self.reader.is_none() {
+                let from = (self.mark != Mark::default()).then_some(self.mark);
+                match self.source.open(part, from) {
+                    Ok(reader) => self.reader = Some(reader),
+                    Err(error) => {
+                        let failure = self.failed(error);
+                        let mine = over == 0;
+                        self.pass();
+                        if mine {
+                            return Err(failure);
+                        }
+                        continue;
+                    }
+                }
+            }
+            let Some(reader) = self.reader.as_mut() else { continue };
+            if over == 0 {
+                return Ok(Some((part, run)));
+            }
+            let before = reader.mark().number;
+            let passed = match reader.skip(over) {
+                Ok(passed) => passed,
+                Err(_) => {
+                    // The lane whose record it is reports it.
+                    self.ordinal += reader.mark().number.saturating_sub(before);
+                    self.pass();
+                    continue;
+                }
+            };
+            self.ordinal += passed;
+            if passed < over {
+                self.pass();
+            }
+        }
+    }
+
+    fn sample(part: usize, record: Record) -> Sample {
+        let place = Place::Record {
+            part: u32::try_from(part).unwrap_or(u32::MAX),
+            mark: record.mark,
+        };
+        Sample {
+            value: record.value,
+            place,
+        }
+    }
+}
+
+impl Stage for Reading {
+    fn next(&mut self) -> Next {
+        loop {
+            let Some((part, _)) = self.ready()? else {
+                return Ok(None);
+            };
+            let Some(reader) = self.reader.as_mut() else {
+                return Ok(None);
+            };
+            match reader.next() {
+                Ok(Some(record)) => {
+                    self.ordinal += 1;
+                    return Ok(Some(Self::sample(part, record)));
+                }
+                Ok(None) => self.pass(),
+                Err(error) => {
+                    if error.may_continue() {
+                        self.ordinal += 1;
+                    } else {
+                        self.pass();
+                    }
+                    return Err(self.failed(error));
+                }
+            }
+        }
+    }
+
+    fn cursor(&self) -> State {
+        let mark = self.reader.as_ref().map_or(self.mark, |reader| reader.mark());
+        State::map([
+            ("at", self.at.into()),
+            ("number", mark.number.into()),
+            ("offset", mark.offset.into()),
+            ("ordinal", self.ordinal.into()),
+        ])
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        reread(&self.label, &*self.source, self.parts.len(), places)
+    }
+
+    fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
+        loop {
+            let (part, run) = match self.ready() {
+                Ok(Some(ready)) => ready,
+                Ok(None) => {
+                    let none = Columns {
+                        rows: 0,
+                        fields: Vec::new(),
+                        first: 0,
+                    };
+                    return Some(Ok((none, Place::Group(Vec::new()))));
+                }
+                Err(failure) => return Some(Err(failure)),
+            };
+            let reader = self.reader.as_mut()?;
+            let mark = reader.mark();
+            let found = reader.columns(rows.min(usize::try_from(run).unwrap_or(usize::MAX)))?;
+            match found {
+                Ok(columns) if columns.rows == 0 => self.pass(),
+                Ok(columns) => {
+                    self.ordinal += columns.rows as u64;
+                    let place = Place::Record {
+                        part: u32::try_from(part).unwrap_or(u32::MAX),
+                        mark,
+                    };
+                    let rows = u32::try_from(columns.rows).unwrap_or(u32::MAX);
+                    return Some(Ok((columns, place.child(rows))));
+                }
+                Err(error) => {
+                    if !error.may_continue() {
+                        self.pass();
+                    }
+                    return Some(Err(self.failed(error)));
+                }
+            }
+        }
+    }
+
+    fn columns_again(&mut self, place: &Place) -> Option<Result<Columns, Failure>> {
+        let Place::Child(inner, rows) = place else {
+            return Some(Err(foreign(&self.label, place)));
+        };
+        let Place::Record { part, mark } = **inner else {
+            return Some(Err(foreign(&self.label, place)));
+        };
+        let reader = self.source.open(part as usize, Some(mark));
+        let found = reader.and_then(|mut reader| reader.columns(*rows as usize).transpose());
+        match found {
+            Ok(Some(columns)) if columns.rows == *rows as usize => Some(Ok(columns)),
+            Ok(_) => Some(Err(foreign(&self.label, place))),
+            Err(error) => Some(Err(self.failed(error))),
+        }
+    }
+}
+
+/// Reads records again, each part once, from front to back.
+pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+    let mut wanted = Vec::with_capacity(places.len());
+    for (at, place) in places.iter().enumerate() {
+        match place {
+            Place::Record { part, mark } if (*part as usize) < parts => wanted.push((*part, *mark, at)),
+            _ => return Err(foreign(label, place)),
+        }
+    }
+    wanted.sort_unstable();
+    let mut found: Vec<Option<Sample>> = vec![None; places.len()];
+    let mut open: Option<(u32, Box<dyn Reader>)> = None;
+    let failed = |error: SourceError| {
+        let mut failure = Failure::reading(label, error);
+        failure.may_continue = false;
+        failure
+    };
+    let mut last: Option<(u32, Mark, usize)> = None;
+    for (part, mark, at) in wanted {
+        if let Some((same, before, from)) = last
+            && (same, before) == (part, mark)
+        {
+            found[at] = found[from].clone();
+            continue;
+        }
+        last = Some((part, mark, at));
+        let reader = match open.take() {
+            Some((same, mut reader)) if same == part && reader.mark().number <= mark.number => {
+                let ahead = mark.number - reader.mark().number;
+                if ahead <= NEAR || !source.seeks() {
+                    reader.skip(ahead).map_err(failed)?;
+                    reader
+                } else {
+                    source.open(part as usize, Some(mark)).map_err(failed)?
+                }
+            }
+            _ => source.open(part as usize, Some(mark)).map_err(failed)?,
+        };
+        let (_, reader) = open.insert((part, reader));
+        match reader.next().map_err(failed)? {
+            Some(record) => found[at] = Some(Reading::sample(part as usize, record)),
+            None => {
+                let message = format!(
+                    "the state names record {} of {}, which is not there: the data is not the same",
+                    mark.number,
+                    source
+                        .parts()
+                        .map_or_else(|_| String::new(), |parts| parts[part as usize].name.clone())
+                );
+                return Err(Failure::fatal(label, message));
+            }
+        }
+    }
+    found
+        .into_iter()
+        .zip(places)
+        .map(|(sample, place)| sample.ok_or_else(|| foreign(label, place)))
+        .collect()
+}
+
+/// Records that are passed over rather than opening the part again behind them.
+const NEAR: u64 = 16;

@@ -1,0 +1,179 @@
+//! Steps that hold a window of elements. Their cursors name what is in it, and it is read again when they are taken up.
+
+use super::{Failure, Next, Opening, Place, Sample, Site, Stage};
+use crate::batch::Value;
+use crate::pipeline::function::{Call, Func};
+use crate::pipeline::sample::to_text;
+use crate::state::State;
+
+/// A lane's share of a window.
+fn share(window: usize, opening: &Opening) -> usize {
+    let lanes = usize::try_from(opening.lanes).unwrap_or(usize::MAX);
+    window.div_ceil(lanes).max(1)
+}
+
+/// `shuffle`: each draw takes one of the window.
+pub(super) struct Shuffled {
+    input: Box<dyn Stage>,
+    opening: Opening,
+    window: Vec<Sample>,
+    size: usize,
+    drawn: u64,
+    /// The input has ended.
+    ended: bool,
+}
+
+impl Shuffled {
+    pub(super) fn open(site: &Site, window: usize) -> Result<Self, Failure> {
+        let mut input = site.input()?;
+        let window_now = input.again(&site.places("window")?)?;
+        Ok(Self {
+            input,
+            opening: site.opening.clone(),
+            window: window_now,
+            size: share(window, site.opening),
+            drawn: site.number("drawn")?,
+            ended: site.flag("ended")?,
+        })
+    }
+
+    fn fill(&mut self) -> Result<(), Failure> {
+        while !self.ended && self.window.len() < self.size {
+            match self.input.next()? {
+                Some(sample) => self.window.push(sample),
+                None => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stage for Shuffled {
+    fn next(&mut self) -> Next {
+        self.fill()?;
+        let Ok(len) = u64::try_from(self.window.len()) else {
+            return Ok(None);
+        };
+        if len == 0 {
+            return Ok(None);
+        }
+        let at = usize::try_from(self.opening.draw(self.drawn).below(len)).unwrap_or(0);
+        self.drawn += 1;
+        Ok(Some(self.window.swap_remove(at)))
+    }
+
+    fn cursor(&self) -> State {
+        State::map([
+            ("input", self.input.cursor()),
+            ("window", to_text(self.window.iter().map(|sample| &sample.place)).into()),
+            ("drawn", self.drawn.into()),
+            ("ended", State::Bool(self.ended)),
+        ])
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        self.input.again(places)
+    }
+}
+
+/// `sort_within`: windows one after the other, each sorted.
+pub(super) struct Sorted {
+    input: Box<dyn Stage>,
+    label: String,
+    by: Func,
+    call: Call,
+    size: usize,
+    /// The window that is being filled.
+    filling: Vec<Sample>,
+    /// The sorted window, in reverse.
+    sorted: Vec<Sample>,
+}
+
+impl Sorted {
+    pub(super) fn open(site: &Site, window: usize, by: &Func) -> Result<Self, Failure> {
+        let opening = site.opening;
+        let mut input = site.input()?;
+        let filling = input.again(&site.places("filling")?)?;
+        let sorted = input.again(&site.places("sorted")?)?;
+        Ok(Self {
+            input,
+            label: site.label(),
+            by: by.clone(),
+            call: Call {
+                seed: opening.seed,
+                epoch: opening.pass(),
+                step: opening.step,
+                place: 0,
+            },
+            size: window.max(1),
+            filling,
+            sorted,
+        })
+    }
+
+    fn weigh(&self, sample: &Sample) -> Result<f64, Failure> {
+        let call = Call {
+            place: sample.place.key(),
+            ..self.call
+        };
+        let found = self.by.map(sample.value.clone(), &call).and_then(Value::native);
+        match found.map_err(|error| Failure::element(&self.label, error))? {
+            #[expect(clippy::cast_precision_loss, reason = "lengths; ties keep their order")]
+            Value::Int(x) => Ok(x as f64),
+            Value::Float(x) if !x.is_nan() => Ok(x),
+            other => {
+                let message = format!("the key of an element is {}, and not a number", other.kind());
+                Err(Failure::element(&self.label, message.into()))
+            }
+        }
+    }
+
+    /// Sorts what was filled; one whose key cannot be had is left out and reported.
+    fn sort(&mut self) -> Result<(), Failure> {
+        let mut keyed = Vec::with_capacity(self.filling.len());
+        for at in 0..self.filling.len() {
+            match self.weigh(&self.filling[at]) {
+                Ok(key) => keyed.push((key, at)),
+                Err(failure) => {
+                    self.filling.remove(at);
+                    return Err(failure);
+                }
+            }
+        }
+        keyed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut filling: Vec<Option<Sample>> = std::mem::take(&mut self.filling).into_iter().map(Some).collect();
+        self.sorted = keyed.iter().rev().filter_map(|(_, at)| filling[*at].take()).collect();
+        Ok(())
+    }
+}
+
+impl Stage for Sorted {
+    fn next(&mut self) -> Next {
+        if let Some(sample) = self.sorted.pop() {
+            return Ok(Some(sample));
+        }
+        while self.filling.len() < self.size {
+            match self.input.next()? {
+                Some(sample) => self.filling.push(sample),
+                None => break,
+            }
+        }
+        self.sort()?;
+        Ok(self.sorted.pop())
+    }
+
+    fn cursor(&self) -> State {
+        State::map([
+            ("input", self.input.cursor()),
+            (
+                "filling",
+                to_text(self.filling.iter().map(|sample| &sample.place)).into(),
+            ),
+            ("sorted", to_text(self.sorted.iter().map(|sample| &sample.place)).into()),
+        ])
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        self.input.again(places)
+    }
+}
