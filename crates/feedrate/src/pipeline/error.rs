@@ -53,16 +53,6 @@ impl Failure {
             source: error.into(),
         }
     }
-
-    /// With where the element comes from, unless that is known.
-    #[must_use]
-    pub(crate) fn from_shard(mut self, shard: &str, key: Option<String>) -> Self {
-        if self.shard.is_none() {
-            self.shard = Some(shard.to_owned());
-            self.key = self.key.or(key);
-        }
-        self
-    }
 }
 
 impl fmt::Display for Failure {

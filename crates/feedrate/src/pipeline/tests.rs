@@ -362,7 +362,7 @@ fn a_failure_names_its_step_and_the_rest_goes_on() {
     }
     // The batch is filled up from behind the bad one.
     assert_eq!(good, [0, 1, 3, 4, 5]);
-    assert_eq!(bad, ["map(bad at 2): no good"]);
+    assert_eq!(bad, ["map(bad at 2), numbers, record 2: no good"]);
 }
 
 #[test]

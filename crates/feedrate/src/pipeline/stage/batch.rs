@@ -1,6 +1,6 @@
 //! Elements to batches and back.
 
-use super::{Columns, Failure, Next, Place, Sample, Site, Stage, foreign};
+use super::{Columns, Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
 use crate::batch::{Heap, Tensor, Value, collate};
 use crate::error::BoxError;
 use crate::pipeline::function::Call;
@@ -138,7 +138,11 @@ impl Stage for Batched {
         if pending.is_empty() || (self.rule.drop_last && pending.len() < self.rule.size) {
             return Ok(None);
         }
-        self.make(pending).map(Some)
+        let first = pending[0].place.clone();
+        match self.make(pending) {
+            Ok(batch) => Ok(Some(batch)),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &first)),
+        }
     }
 
     fn cursor(&self) -> State {
@@ -148,6 +152,13 @@ impl Stage for Batched {
             ("input", self.input.cursor()),
             ("pending", to_text(pending.chain(pieces)).into()),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        match place {
+            Place::Group(places) => self.input.origin(places.first()?),
+            other => self.input.origin(other),
+        }
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -424,6 +435,10 @@ impl Stage for Unbatched {
             ("open", to_text(open).into()),
             ("given", (self.given as u64).into()),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(parent(place))
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

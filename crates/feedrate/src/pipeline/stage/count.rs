@@ -1,6 +1,6 @@
 //! Steps that count.
 
-use super::{Failure, Next, Opening, Place, Sample, Site, Stage, foreign};
+use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign, parent};
 use crate::pipeline::spec::Pipeline;
 use crate::state::State;
 
@@ -49,6 +49,10 @@ impl Stage for Strided {
         State::map([("whole", self.inner.cursor()), ("given", self.given.into())])
     }
 
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.inner.origin(place)
+    }
+
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.inner.again(places)
     }
@@ -89,6 +93,10 @@ impl Stage for Taken {
         State::map([("input", self.input.cursor()), ("left", self.left.into())])
     }
 
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
+    }
+
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.input.again(places)
     }
@@ -126,6 +134,10 @@ impl Stage for Skipped {
 
     fn cursor(&self) -> State {
         State::map([("input", self.input.cursor()), ("left", self.left.into())])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -204,6 +216,10 @@ impl Stage for Repeated {
             ("any", State::Bool(self.any)),
             ("over", State::Bool(self.over)),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(parent(place))
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

@@ -1,6 +1,6 @@
 //! Steps that look at one element at a time.
 
-use super::{Columns, Failure, Next, Place, Sample, Site, Stage, foreign};
+use super::{Columns, Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
 use crate::batch::Value;
 use crate::pipeline::function::{Call, Func};
 use crate::state::State;
@@ -70,11 +70,22 @@ impl Mapped {
 
 impl Stage for Mapped {
     fn next(&mut self) -> Next {
-        self.input.next()?.map(|sample| self.make(sample)).transpose()
+        let Some(sample) = self.input.next()? else {
+            return Ok(None);
+        };
+        let place = sample.place.clone();
+        match self.make(sample) {
+            Ok(sample) => Ok(Some(sample)),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
+        }
     }
 
     fn cursor(&self) -> State {
         input_state(&*self.input)
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -111,7 +122,11 @@ impl Kept {
 impl Stage for Kept {
     fn next(&mut self) -> Next {
         while let Some(sample) = self.input.next()? {
-            let (sample, stays) = self.look(sample)?;
+            let place = sample.place.clone();
+            let (sample, stays) = match self.look(sample) {
+                Ok(looked) => looked,
+                Err(failure) => return Err(blamed(failure, &mut *self.input, &place)),
+            };
             if stays {
                 return Ok(Some(sample));
             }
@@ -121,6 +136,10 @@ impl Stage for Kept {
 
     fn cursor(&self) -> State {
         input_state(&*self.input)
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -199,7 +218,12 @@ impl Stage for Expanded {
                 return Ok(Some(Sample { value, place }));
             }
             match self.input.next()? {
-                Some(sample) => self.fill(sample)?,
+                Some(sample) => {
+                    let place = sample.place.clone();
+                    if let Err(failure) = self.fill(sample) {
+                        return Err(blamed(failure, &mut *self.input, &place));
+                    }
+                }
                 None => return Ok(None),
             }
         }
@@ -216,6 +240,10 @@ impl Stage for Expanded {
             ("open", crate::pipeline::sample::to_text(open).into()),
             ("given", ((self.count - self.waiting.len()) as u64).into()),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(parent(place))
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -323,11 +351,22 @@ fn pairs_of(label: &str, value: Value) -> Result<Vec<(String, Value)>, Failure> 
 
 impl Stage for Selected {
     fn next(&mut self) -> Next {
-        self.input.next()?.map(|sample| self.make(sample)).transpose()
+        let Some(sample) = self.input.next()? else {
+            return Ok(None);
+        };
+        let place = sample.place.clone();
+        match self.make(sample) {
+            Ok(sample) => Ok(Some(sample)),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
+        }
     }
 
     fn cursor(&self) -> State {
         input_state(&*self.input)
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -379,11 +418,22 @@ impl Without {
 
 impl Stage for Without {
     fn next(&mut self) -> Next {
-        self.input.next()?.map(|sample| self.make(sample)).transpose()
+        let Some(sample) = self.input.next()? else {
+            return Ok(None);
+        };
+        let place = sample.place.clone();
+        match self.make(sample) {
+            Ok(sample) => Ok(Some(sample)),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
+        }
     }
 
     fn cursor(&self) -> State {
         input_state(&*self.input)
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

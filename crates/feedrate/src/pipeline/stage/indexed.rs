@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::source::reread;
-use super::{Failure, Next, Place, Sample, Site, Stage};
+use super::source::{origin, reread};
+use super::{Failure, Next, Origin, Place, Sample, Site, Stage};
 use crate::random::Permutation;
 use crate::source::{Mark, Reader, Record, Source};
 use crate::state::State;
@@ -125,6 +125,10 @@ impl Stage for Shuffled {
 
     fn cursor(&self) -> State {
         State::map([("given", self.given.into())])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        origin(&*self.table.source, place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

@@ -1,6 +1,6 @@
 //! Several streams to one.
 
-use super::{Failure, Next, Place, Sample, Site, Stage, foreign};
+use super::{Failure, Next, Origin, Place, Sample, Site, Stage, foreign};
 use crate::batch::Value;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
@@ -62,6 +62,13 @@ impl Inputs {
         let inputs = self.stages.iter().map(|stage| stage.cursor()).collect();
         let ended = self.ended.iter().map(|ended| State::Bool(*ended)).collect();
         [("inputs", State::List(inputs)), ("ended", State::List(ended))]
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        let Place::Child(inner, branch) = place else {
+            return None;
+        };
+        self.stages.get_mut(*branch as usize)?.origin(inner)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
@@ -130,6 +137,10 @@ impl Stage for Concatenated {
         State::map(self.inputs.state().into_iter().chain([("at", (self.at as u64).into())]))
     }
 
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.inputs.origin(place)
+    }
+
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.inputs.again(places)
     }
@@ -178,6 +189,10 @@ impl Stage for Interleaved {
         State::map(self.inputs.state().into_iter().chain(here))
     }
 
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.inputs.origin(place)
+    }
+
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.inputs.again(places)
     }
@@ -220,6 +235,13 @@ impl Stage for Zipped {
     fn cursor(&self) -> State {
         let pending = to_text(self.pending.iter().map(|sample| &sample.place));
         State::map(self.inputs.state().into_iter().chain([("pending", pending.into())]))
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        match place {
+            Place::Group(places) => self.inputs.origin(places.first()?),
+            other => self.inputs.origin(other),
+        }
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

@@ -1,6 +1,6 @@
 //! Several streams to one, by weight.
 
-use super::{Failure, Next, Opening, Place, Sample, Site, Stage, foreign};
+use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign, parent};
 use crate::pipeline::spec::{Pipeline, Weights};
 use crate::state::State;
 
@@ -172,6 +172,13 @@ impl Stage for Mixed {
             ("draws", self.draws.into()),
             ("streams", State::List(streams.collect())),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        let Place::Child(inner, branch) = place else {
+            return None;
+        };
+        self.streams.get_mut(*branch as usize)?.stage.origin(parent(inner))
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

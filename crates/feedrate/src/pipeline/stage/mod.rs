@@ -19,6 +19,13 @@ use crate::random::{Domain, Key, Keyed};
 use crate::source::Columns;
 use crate::state::State;
 
+/// The shard and the record that an element comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) shard: String,
+    pub(super) key: String,
+}
+
 /// What a step gives: an element, the end, or why there is none.
 pub(super) type Next = Result<Option<Sample>, Failure>;
 
@@ -32,6 +39,9 @@ pub(super) trait Stage: Send {
 
     /// Elements that this step gave before, made again, in this order. Does not move it.
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure>;
+
+    /// Where an element that this step gave is stored, for messages. Reads its record again for its name.
+    fn origin(&mut self, place: &Place) -> Option<Origin>;
 
     /// Up to `rows` further elements as columns, where elements are stored so; `None` where they are not. At the end, no rows.
     fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
@@ -252,6 +262,23 @@ impl Lane {
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Lane")
+    }
+}
+
+/// The failure with where the element that `input` gave is stored.
+fn blamed(mut failure: Failure, input: &mut dyn Stage, place: &Place) -> Failure {
+    if let Some(origin) = input.origin(place) {
+        failure.shard = Some(origin.shard);
+        failure.key = Some(origin.key);
+    }
+    failure
+}
+
+/// What is inside a place that several elements came of.
+fn parent(place: &Place) -> &Place {
+    match place {
+        Place::Child(inner, _) => inner,
+        other => other,
     }
 }
 

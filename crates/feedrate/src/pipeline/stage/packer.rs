@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Failure, Next, Place, Sample, Site, Stage, foreign};
+use super::{Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
 use crate::batch::{DType, Heap, Tensor, TensorError, Value};
 use crate::error::BoxError;
 use crate::pipeline::pack::{Fit, Long, Packing};
@@ -313,7 +313,13 @@ impl Stage for Packed {
                 continue;
             }
             match self.input.next()? {
-                Some(sample) => self.pieces = self.cut(sample)?.into(),
+                Some(sample) => {
+                    let place = sample.place.clone();
+                    match self.cut(sample) {
+                        Ok(pieces) => self.pieces = pieces.into(),
+                        Err(failure) => return Err(blamed(failure, &mut *self.input, &place)),
+                    }
+                }
                 None if self.bins.is_empty() => return Ok(None),
                 None => {
                     let bin = self.bins.remove(0);
@@ -334,6 +340,13 @@ impl Stage for Packed {
             ("sequences", to_text(&groups).into()),
             ("ready", (self.ready.len() as u64).into()),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        match place {
+            Place::Group(places) => self.input.origin(parent(places.first()?)),
+            other => self.input.origin(parent(other)),
+        }
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Failure, Next, Opening, Place, Sample, Site, Stage, foreign};
+use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign};
 use crate::pipeline::spec::Deal;
 use crate::random::Permutation;
 use crate::source::{Columns, Mark, Part, Reader, Record, Source, SourceError};
@@ -222,6 +222,10 @@ impl Stage for Reading {
         ])
     }
 
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        origin(&*self.source, place)
+    }
+
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         reread(&self.label, &*self.source, self.parts.len(), places)
     }
@@ -279,6 +283,21 @@ impl Stage for Reading {
             Err(error) => Some(Err(self.failed(error))),
         }
     }
+}
+
+/// The name of the part and of the record.
+pub(super) fn origin(source: &dyn Source, place: &Place) -> Option<Origin> {
+    let Place::Record { part, mark } = place else {
+        return None;
+    };
+    let part = *part as usize;
+    let shard = source.parts().ok()?.get(part)?.name.clone();
+    let named = source.open(part, Some(*mark)).and_then(|mut reader| reader.next());
+    let key = named.ok().flatten().and_then(|record| record.key);
+    Some(Origin {
+        shard,
+        key: key.unwrap_or_else(|| format!("record {}", mark.number)),
+    })
 }
 
 /// Reads records again, each part once, from front to back.

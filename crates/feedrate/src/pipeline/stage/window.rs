@@ -1,6 +1,6 @@
 //! Steps that hold a window of elements. Their cursors name what is in it, and it is read again when they are taken up.
 
-use super::{Failure, Next, Opening, Place, Sample, Site, Stage};
+use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, blamed};
 use crate::batch::Value;
 use crate::pipeline::function::{Call, Func};
 use crate::pipeline::sample::to_text;
@@ -71,6 +71,10 @@ impl Stage for Shuffled {
         ])
     }
 
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
+    }
+
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.input.again(places)
     }
@@ -135,8 +139,8 @@ impl Sorted {
             match self.weigh(&self.filling[at]) {
                 Ok(key) => keyed.push((key, at)),
                 Err(failure) => {
-                    self.filling.remove(at);
-                    return Err(failure);
+                    let bad = self.filling.remove(at);
+                    return Err(blamed(failure, &mut *self.input, &bad.place));
                 }
             }
         }
@@ -171,6 +175,10 @@ impl Stage for Sorted {
             ),
             ("sorted", to_text(self.sorted.iter().map(|sample| &sample.place)).into()),
         ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.input.origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
