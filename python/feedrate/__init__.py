@@ -7,9 +7,10 @@
 from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._coordinator import Coordinator, RankMissing
-from feedrate._errors import Error, WorkerDied
+from feedrate._errors import Error, PipelineError, WorkerDied
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
+from feedrate._pipeline import Pipeline, from_items, from_iterable, mix
 from feedrate._state_errors import ResumeError
 
 __version__ = "0.1.0"
@@ -20,6 +21,8 @@ __all__ = [
     "Error",
     "IterableDataset",
     "PackedList",
+    "Pipeline",
+    "PipelineError",
     "RankMissing",
     "ResumeError",
     "Rng",
@@ -27,6 +30,9 @@ __all__ = [
     "WorkerInfo",
     "default_collate",
     "default_convert",
+    "from_items",
+    "from_iterable",
     "get_worker_info",
+    "mix",
     "rng",
 ]

@@ -114,6 +114,37 @@ SAMPLE = b"feedrate sample"
 BATCH = b"feedrate batch"
 
 
+STEP = b"feedrate step"
+
+#: What reseeds the process-wide generators before each call of a step, if that was asked for.
+_reseed: Any = None
+
+
+def set_reseed(reseed: Any) -> None:
+    """For worker processes: ``reseed(seed, epoch, position, kind)`` is called before each call of a pipeline's step."""
+    global _reseed
+    _reseed = reseed
+
+
+def keyed_call(function: Any, argument: Any, key: tuple[int, int, int, int]) -> Any:
+    """Calls a step of a pipeline with one element. ``key`` is (seed, epoch, step, place of the element); :func:`rng` gives the generators
+    that belong to it meanwhile."""
+    before = getattr(_local, "rng", None)
+    _local.rng = key
+    try:
+        if _reseed is not None:
+            _reseed(*_step_key(key), STEP)
+        return function(argument)
+    finally:
+        _local.rng = before
+
+
+def _step_key(key: tuple[int, int, int, int]) -> tuple[int, int, int]:
+    seed, epoch, step, place = key
+    # Steps are few: their numbers spread over the words by an odd constant (the golden ratio).
+    return seed, epoch, (place + step * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+
+
 def set_rng(value: Rng | None) -> None:
     """Makes ``value`` the answer of :func:`rng` on the calling thread."""
     _local.rng = value
@@ -124,7 +155,8 @@ def rng() -> Rng:
 
     With ``seeding="sample"`` they are keyed by (seed, epoch, sample position), so that what is drawn depends neither on the
     number of workers nor on their kind. With ``seeding="worker"`` a worker thread has one that is seeded like a worker process
-    and runs on from sample to sample.
+    and runs on from sample to sample. In a step of a :class:`feedrate.Pipeline` they are always keyed: by (seed, epoch, step, where the
+    element is stored).
 
     Raises ``RuntimeError`` where there is none.
     """
@@ -134,5 +166,7 @@ def rng() -> Rng:
             "feedrate.rng() is for code that a loader runs: in the dataset or collate function of a loader with "
             'seeding="sample" (any pool), or in worker threads. Here there is no sample at work.'
         )
+    if type(value) is tuple:
+        value = _local.rng = Rng(sample_seeds(*_step_key(value), STEP))
     found: Rng = value
     return found

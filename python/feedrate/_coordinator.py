@@ -45,7 +45,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from feedrate._errors import Error
-from feedrate._fetch import END, Stated
+from feedrate._fetch import END, Carried
 from feedrate._ranks import Ranks, emptied
 
 # Seconds between two looks at the store.
@@ -448,7 +448,7 @@ def _named(ranks: list[int]) -> str:
 
 def _plain(batch: Any) -> Any:
     """A batch without the state that came with it."""
-    return batch.batch if type(batch) is Stated else batch
+    return batch.batch if isinstance(batch, Carried) else batch
 
 
 def _with_own_containers(batch: Any) -> Any:

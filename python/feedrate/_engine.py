@@ -101,7 +101,8 @@ class Engine:
             window=max(1, settings.num_workers * settings.prefetch_factor),
             in_order=settings.in_order,
             redo=settings.redo and not settings.threads,
-            pinned=recipe.iterable,
+            pinned=recipe.iterable and recipe.lanes is None,
+            routed=recipe.lanes is not None,
             reraise=_weak(self._reraise),
             timed_out=_weak(self._timed_out),
             end=END,
@@ -279,7 +280,7 @@ class Engine:
             error.args,
             indices=self._indices(error.args[5]),
             redo=settings.redo,
-            iterable=self._recipe.iterable,
+            iterable=self._recipe.iterable and self._recipe.lanes is None,
             oom_before=self._oom_before,
         )
         raise found from found.__cause__

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from feedrate import _native
 
 Error = _native.Error
+PipelineError = _native.PipelineError
 
 
 class WorkerDied(Error, RuntimeError):

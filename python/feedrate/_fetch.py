@@ -30,10 +30,17 @@ class _End:
 END = _End()
 
 
-class Stated:
+class Carried:
+    """Something that carries a ``batch`` on its way to the user."""
+
+    __slots__ = ("batch",)
+    batch: Any
+
+
+class Stated(Carried):
     """A batch with the state, pickled, that the worker's dataset or stream had behind it."""
 
-    __slots__ = ("batch", "ended", "state")
+    __slots__ = ("ended", "state")
 
     def __init__(self, batch: Any, state: bytes | None, ended: bool = False) -> None:
         self.batch = batch
@@ -68,12 +75,14 @@ class Recipe:
     #: Restore the process-wide generators after each task (inline: they belong to the user).
     borrow_globals: bool = False
     executor: Executor | None = field(default=None, repr=False)
+    #: How a pipeline is cut into lanes; ``None`` for other datasets.
+    lanes: Any = None
 
     @property
     def keyed(self) -> bool:
         """Whether randomness is keyed by sample; then an index comes as ``((epoch, position of its first sample, step to the next
         one), index)``."""
-        return self.seeding == "sample"
+        return self.seeding == "sample" and self.lanes is None
 
 
 def _explain(error: Exception, data: Any, index: Any) -> None:
@@ -352,10 +361,11 @@ class IterableFetcher:
             raise RuntimeError(f"collate_fn raised StopIteration at {self.where()}") from error
 
 
-Fetcher = MapFetcher | IterableFetcher
-
-
-def make_fetcher(recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> Fetcher:
+def make_fetcher(recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> Any:
     """The fetcher of one epoch; for an iterable dataset this is where ``iter(dataset)`` runs. ``resume``: this worker's entry of
     ``recipe.resume``, in the first epoch."""
+    if recipe.lanes is not None:
+        from feedrate._lanes import LaneFetcher
+
+        return LaneFetcher(recipe, collate, recipe.lanes)
     return IterableFetcher(recipe, collate, resume) if recipe.iterable else MapFetcher(recipe, collate, resume)

@@ -18,6 +18,7 @@ from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._fetch import Recipe
 from feedrate._framework import Framework
+from feedrate._pipeline import StreamPipeline
 from feedrate._state import Resumable
 
 
@@ -33,7 +34,7 @@ class IterableDataset:
 
 
 def _is_iterable(dataset: Any) -> bool:
-    if isinstance(dataset, IterableDataset):
+    if isinstance(dataset, (IterableDataset, StreamPipeline)):
         return True
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
@@ -217,6 +218,7 @@ class _Iterator:
             items_in_flight=loader.items_in_flight,
             resume=epoch.resume_workers(),
             snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
+            lanes=epoch.shape,
         )
         settings = Settings(
             num_workers=loader.num_workers,

@@ -6,6 +6,9 @@ import sys
 import warnings
 from typing import Any
 
+from feedrate import _lanes
+from feedrate._pipeline import Pipeline
+
 WORKERS = ("process", "thread", "auto")
 SEEDING = ("worker", "sample")
 
@@ -21,7 +24,12 @@ def check(loader: Any, *, iterable: bool) -> None:
         raise ValueError(f"items_in_flight option should be a positive integer, but got items_in_flight={items!r}")
     if loader.seed is not None and (not isinstance(loader.seed, int) or isinstance(loader.seed, bool)):
         raise TypeError(f"seed option should be an integer or None, but got seed={loader.seed!r}")
-    if not iterable:
+    if not iterable or _lanes.is_laned(loader.dataset):
+        if iterable and items > 1:
+            raise ValueError(
+                f"items_in_flight={items} fetches several samples by their index at once, and a pipeline is read in lanes: use more "
+                "workers, and lanes(rows=...) for more than 8 of them"
+            )
         return
     if loader.seeding == "sample":
         raise ValueError(
@@ -47,6 +55,8 @@ def check(loader: Any, *, iterable: bool) -> None:
 def use_threads(loader: Any) -> bool:
     """Whether the loader's workers are threads."""
     if loader.workers == "auto":
+        if isinstance(loader.dataset, Pipeline) and loader.dataset.native:
+            return True
         return not getattr(sys, "_is_gil_enabled", lambda: True)()
     return bool(loader.workers == "thread")
 

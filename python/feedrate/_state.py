@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedrate import _orders, _randoms, _sampler
+from feedrate import _lanes, _options, _orders, _randoms, _sampler
 from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._errors import short
 from feedrate._fetch import Stated
@@ -87,6 +87,8 @@ class Epoch:
         self._stands: dict[int, dict[str, Any]] = {}
         self._last_worker: int | None = None
         self.stream = _is_stream(loader)
+        #: How its pipeline is cut into lanes, if it is one.
+        self.shape = _lanes.shape_of(loader) if _lanes.is_laned(loader.dataset) else None
         self.known = None if self.stream else _known(loader, self.number)
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
@@ -170,7 +172,9 @@ class Epoch:
         saved = dict(self._saved.get("plan", {}))
         draws = self._saved.get("draws", {})
         plan: Plan
-        if self.stream:
+        if self.shape is not None:
+            plan = _lanes.LanePlan(loader, self.shape, {} if self._saved.get("over") else saved, self.number, self._pipeline_seed())
+        elif self.stream:
             plan = StreamPlan(cut or Cut(None, False), made)
         elif self.known is not None:
             assert cut is not None
@@ -198,12 +202,19 @@ class Epoch:
             )
         self._plan = plan
         objects = iter(plan)
-        if keyed:
+        if keyed and self.shape is None:
             objects = _keyed(objects, plan, self.number)
         if self._left_out:
             left_out = set(self._left_out)
             objects = (index for k, index in enumerate(objects) if k not in left_out)
         return objects
+
+    def _pipeline_seed(self) -> int:
+        loader: Any = self._loader()
+        seed = loader.dataset._options.get("seed", loader.seed)
+        if seed is None:
+            seed = 0 if loader._ranks is not None else _options.keyed_seed(loader, self.base_seed)
+        return int(seed) & 0xFFFFFFFFFFFFFFFF
 
     # -- workers
 
@@ -241,6 +252,8 @@ class Epoch:
 
     def arrived(self, position: int, worker: int, batch: Any) -> Any:
         """A batch, or an error in its place, was handed over; returns the batch without the state that came with it."""
+        if self.shape is not None:
+            return self._lanes_arrived(position, batch)
         stand = self._stands.setdefault(worker, {"state": None, "since": 0, "ended": False})
         stand["since"] += 1
         if type(batch) is Stated:
@@ -262,6 +275,21 @@ class Epoch:
         self._last = ordinal
         self._close_up()
         return batch
+
+    def _lanes_arrived(self, position: int, batch: Any) -> Any:
+        self._mark = position, 0
+        self.done += 1
+        if self.done <= 2:
+            self.counts()
+        if batch is None:
+            # An error, which the lanes know of.
+            return None
+        assert isinstance(self._plan, _lanes.LanePlan)
+        self._plan.handed_over(batch.stands, batch.tail)
+        loader = self._loader()
+        if batch.skipped and loader is not None:
+            loader.skipped.extend(batch.skipped)
+        return batch.batch
 
     def filled(self, batch: Any) -> Any:
         """A batch of a step that takes place on other ranks only was handed over."""
@@ -340,7 +368,7 @@ class Epoch:
 
     def _users(self, loader: Any, workers: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        if loader.seeding == "sample":
+        if loader.seeding == "sample" or (self.shape is not None and getattr(loader, "_drawn_seed", None) is not None):
             found["key"] = loader.seed if loader.seed is not None else loader._drawn_seed
         if self._stands and (self.stream or has_state(loader.dataset)):
             each = []
@@ -378,7 +406,10 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
     persistent = loader.num_workers > 0 and loader.persistent_workers and last is not None
     stream = _is_stream(loader)
     known = None if stream else _known(loader, loader._epochs)
-    if stream:
+    if _lanes.is_laned(loader.dataset):
+        facts = _lanes.facts(loader.dataset, _lanes.shape_of(loader))
+        state["plan"] = {"kind": "lanes", "facts": facts, "turns": 0, "lanes": {}}
+    elif stream:
         _, cut = _ordering(loader)
         state["plan"] = {"kind": "stream", "facts": {"batch_size": cut.batch_size if cut else None}}
     elif known is not None:
@@ -442,14 +473,29 @@ class Resumable:
     def _agreed(self, source: Any, epoch: Epoch) -> Any:
         """Where batches come from: for a stream with ranks, from behind their agreement on its steps. Called once an epoch."""
         ranks = self._ranks
+        me: Any = self
+        if isinstance(epoch._plan, _lanes.LanePlan):
+            assert epoch.shape is not None
+            source = _lanes.LaneSource(source, epoch._plan, epoch.shape, me.collate_fn, self._finished)
         if ranks is None or not epoch.stream:
             return source
-        me: Any = self
         if self._meeting is None:
             object.__setattr__(self, "_meeting", me.coordinator or Coordinator())
         assert self._meeting is not None
         epoch.agreed = AgreedSource(source, self._meeting.begin(ranks), batched=me.batch_sampler is not None)
         return epoch.agreed
+
+    def _finished(self, batch: Any) -> Any:
+        """What is still done in this process to a batch that was made in it: pinning."""
+        return batch
+
+    @property
+    def skipped(self) -> list[dict[str, Any]]:
+        """The bad elements that a pipeline left out by its ``on_error()``, since the loader was made: shard, key, step and reason."""
+        if "_skipped" not in self.__dict__:
+            object.__setattr__(self, "_skipped", [])
+        found: list[dict[str, Any]] = self.__dict__["_skipped"]
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user stands: what a loader of the same data needs to go on with the next batch.
@@ -604,7 +650,10 @@ class Resumable:
                 "kind of dataset and sampler (shuffle, sampler, batch_sampler)"
             )
         saved_facts, facts = plan["facts"], now["facts"]
-        _orders.check_same(saved_facts, facts, "an order")
+        if plan["kind"] == "lanes":
+            _lanes.check_state(self, plan)
+        else:
+            _orders.check_same(saved_facts, facts, "an order")
         self._check_ranks(plan)
         workers = state.get("workers")
         if workers is not None and max(1, workers["count"]) != max(1, me.num_workers):

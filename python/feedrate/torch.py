@@ -30,8 +30,9 @@ from feedrate._context import CurrentRng, sample_seeds, set_process_info
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._errors import capture, reraise
-from feedrate._fetch import Recipe, Stated
+from feedrate._fetch import Carried, Recipe
 from feedrate._framework import Allocate, Framework, revive
+from feedrate._pipeline import StreamPipeline
 from feedrate._state import Resumable
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -248,6 +249,9 @@ def _with_arena(table: dict[Any, Any], allocate: Allocate, smallest: int) -> dic
 
 _FRAMEWORK = TorchFramework()
 
+# A pipeline without an index is a stream, for torch's rules too.
+IterableDataset.register(StreamPipeline)
+
 
 def _settings(loader: DataLoader[Any], it: Any) -> Settings:
     return Settings(
@@ -277,6 +281,7 @@ def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
         items_in_flight=loader.items_in_flight,
         resume=it._epoch.resume_workers(),
         snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
+        lanes=it._epoch.shape,
     )
 
 
@@ -289,8 +294,9 @@ def _begin_pinning(device: int) -> None:
 def _pin(batch: Any, *, device_id: int, device: str | None) -> Any:
     """Copies a batch into pinned memory; the slot that it came in is free again when ``batch`` goes."""
     try:
-        if type(batch) is Stated:
-            return Stated(_stock_pin.pin_memory(batch.batch, device), batch.state, batch.ended)  # type: ignore[no-untyped-call]
+        if isinstance(batch, Carried):
+            batch.batch = _stock_pin.pin_memory(batch.batch, device)  # type: ignore[no-untyped-call]
+            return batch
         return _stock_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
     except Exception as error:
         reraise(capture(error, f"in pin memory thread for device {device_id}", None))
@@ -549,6 +555,11 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         self.coordinator = coordinator
         _options.check(self, iterable=isinstance(dataset, IterableDataset))
         self._ranks = _ranks.check(self)
+
+    def _finished(self, batch: Any) -> Any:
+        if self.pin_memory and self.num_workers > 0 and torch.accelerator.is_available():
+            return _stock_pin.pin_memory(batch, self.pin_memory_device or None)  # type: ignore[no-untyped-call]
+        return batch
 
     def __len__(self) -> int:
         """Batches in an epoch, of this rank."""

@@ -11,6 +11,12 @@ create_exception!(
     "Base class of the errors that feedrate itself raises."
 );
 create_exception!(
+    feedrate,
+    PipelineError,
+    Error,
+    "An element of a pipeline could not be read or made. `step`, `shard` and `key` say which; `may_continue` whether the next element follows."
+);
+create_exception!(
     feedrate._native,
     WorkerDied,
     PyRuntimeError,

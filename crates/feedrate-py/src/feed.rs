@@ -19,7 +19,11 @@ use crate::processes::Processes;
 use crate::threads::Threads;
 
 /// The sampler's iterator.
-struct SamplerPlan(Py<PyIterator>);
+struct SamplerPlan {
+    objects: Py<PyIterator>,
+    /// Whether its objects say by their `row` which of them go to one worker.
+    routed: bool,
+}
 
 impl Plan for SamplerPlan {
     type Job = Job;
@@ -27,9 +31,16 @@ impl Plan for SamplerPlan {
 
     fn next_job(&mut self) -> Option<PyResult<Job>> {
         Python::attach(|py| {
-            let next = self.0.bind(py).clone().next()?;
+            let next = self.objects.bind(py).clone().next()?;
             Some(next.map(|index| Job::new(index.unbind())))
         })
+    }
+
+    fn route(&self, job: &Job) -> Option<u64> {
+        if !self.routed {
+            return None;
+        }
+        Python::attach(|py| job.index.bind(py).getattr("row").and_then(|row| row.extract()).ok())
     }
 }
 
@@ -46,6 +57,7 @@ pub(crate) struct Feed {
     reraise: Py<PyAny>,
     timed_out: Py<PyAny>,
     end: Py<PyAny>,
+    routed: bool,
 }
 
 /// Resets `inside`.
@@ -71,8 +83,12 @@ fn thread_id() -> u64 {
 impl Feed {
     /// `pool` is a callable (inline: `pool(index, epoch, position)` gives the batch or `end`), `Threads` or `Processes`.
     #[new]
-    #[pyo3(signature = (pool, *, window, in_order, redo, pinned, reraise, timed_out, end))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    #[pyo3(signature = (pool, *, window, in_order, redo, pinned, reraise, timed_out, end, routed=false))]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::fn_params_excessive_bools,
+        reason = "keywords in Python"
+    )]
     fn new(
         pool: &Bound<'_, PyAny>,
         window: usize,
@@ -82,6 +98,7 @@ impl Feed {
         reraise: Py<PyAny>,
         timed_out: Py<PyAny>,
         end: Py<PyAny>,
+        routed: bool,
     ) -> PyResult<Self> {
         let (pool, ahead) = if let Ok(processes) = pool.cast::<Processes>() {
             (AnyPool::Processes(processes.borrow_mut().take()?), true)
@@ -106,6 +123,7 @@ impl Feed {
             reraise,
             timed_out,
             end,
+            routed,
         })
     }
 
@@ -116,7 +134,7 @@ impl Feed {
             && let Some(delivery) = guard.as_ref()
         {
             if let Some(plan) = delivery.plan() {
-                visit.call(&plan.0)?;
+                visit.call(&plan.objects)?;
             }
             if let AnyPool::Inline(pool) = delivery.pool() {
                 visit.call(pool.fetch())?;
@@ -143,7 +161,10 @@ impl Feed {
         epoch_body: Option<Vec<u8>>,
         first_worker: usize,
     ) -> PyResult<()> {
-        let plan = SamplerPlan(sampler_iter.try_iter()?.unbind());
+        let plan = SamplerPlan {
+            objects: sampler_iter.try_iter()?.unbind(),
+            routed: self.routed,
+        };
         self.with(py, |delivery| {
             if let AnyPool::Processes(pool) = delivery.pool_mut() {
                 pool.epoch_body = epoch_body.unwrap_or_default();

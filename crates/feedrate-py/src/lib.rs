@@ -1,7 +1,8 @@
 //! `feedrate._native`: translation between Python and the engine, one file per Python class.
 //!
 //! The rules of this crate: every blocking call goes through `enter`, memory leaves through `block` and `dlpack`, and only
-//! the modules listed here may be unsafe: `block`, `dlpack` and `worker_end` (raw memory handed to or taken from Python).
+//! the modules listed here may be unsafe: `block`, `dlpack`, `pipeline::value` and `worker_end` (raw memory handed to or taken
+//! from Python).
 
 // PyO3 fixes the signatures: arguments by value, tuples for Python.
 #![expect(clippy::needless_pass_by_value, reason = "Python hands arguments over by value")]
@@ -16,6 +17,7 @@ mod inline;
 mod libtorch;
 mod message;
 mod order;
+mod pipeline;
 mod pool;
 mod processes;
 mod state;
@@ -31,9 +33,9 @@ mod _native {
     #[pymodule_export]
     use crate::block::{Arena, Block};
     #[pymodule_export]
-    use crate::error::Error;
-    #[pymodule_export]
     use crate::error::WorkerDied;
+    #[pymodule_export]
+    use crate::error::{Error, PipelineError};
     #[pymodule_export]
     use crate::feed::Feed;
     #[pymodule_export]
@@ -44,6 +46,8 @@ mod _native {
     use crate::message::{block, tensor};
     #[pymodule_export]
     use crate::order::{Order, OrderBatches};
+    #[pymodule_export]
+    use crate::pipeline::{Lane, Pipeline};
     #[pymodule_export]
     use crate::processes::{Processes, forget_inherited};
     #[pymodule_export]

@@ -281,8 +281,12 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             None => self.planned_all = true,
             Some(Err(error)) => self.plan_error = Some(error),
             Some(Ok(job)) => {
-                let Some(worker) = self.window.pick() else {
-                    return Ok(());
+                let worker = match plan.route(&job) {
+                    Some(route) => self.window.routed(route),
+                    None => match self.window.pick() {
+                        Some(worker) => worker,
+                        None => return Ok(()),
+                    },
                 };
                 let task = Task {
                     epoch: self.epoch,

@@ -177,6 +177,11 @@ impl<J, O> Window<J, O> {
         None
     }
 
+    /// The worker of a route.
+    pub(super) fn routed(&self, route: u64) -> usize {
+        usize::try_from(route % self.workers.len().max(1) as u64).unwrap_or(0)
+    }
+
     pub(super) fn sent(&mut self, worker: usize, task: Task<J>) {
         debug_assert_eq!(task.position, self.next);
         self.workers[worker].queue.push_back(task.position);

@@ -371,6 +371,54 @@ impl Pipeline {
         }
     }
 
+    /// Elements of an [`indexed`](Pipeline::indexed) pipeline by their numbers, in this order; those of an epoch of `opening`.
+    pub fn get(&self, indices: &[u64], opening: &Opening) -> Result<Vec<Value>, Failure> {
+        let mut base = self;
+        while !matches!(base.0.step, Step::Source { .. }) {
+            base = match base.0.inputs.first() {
+                Some(input) if self.indexed() => input,
+                _ => {
+                    return Err(Failure::fatal(
+                        self.0.label(),
+                        "it has no index: only all of it can be read in order",
+                    ));
+                }
+            };
+        }
+        let Step::Source { source, .. } = &base.0.step else {
+            return Err(Failure::fatal(self.0.label(), "it has no source"));
+        };
+        let counts = source
+            .index()
+            .map_err(|error| Failure::reading(base.0.label(), error))?;
+        let mut ends = Vec::with_capacity(counts.len());
+        let mut total = 0_u64;
+        for count in counts.iter() {
+            total += count;
+            ends.push(total);
+        }
+        let mut places = Vec::with_capacity(indices.len());
+        for index in indices {
+            let part = ends.partition_point(|end| end <= index);
+            if part == ends.len() {
+                return Err(Failure::fatal(
+                    self.0.label(),
+                    format!("index {index} of {total} elements"),
+                ));
+            }
+            let before = if part == 0 { 0 } else { ends[part - 1] };
+            places.push(super::Place::Record {
+                part: u32::try_from(part).unwrap_or(u32::MAX),
+                mark: crate::source::Mark {
+                    number: index - before,
+                    offset: 0,
+                },
+            });
+        }
+        let samples = self.open(opening, None)?.again(&places)?;
+        Ok(samples.into_iter().map(|sample| sample.value).collect())
+    }
+
     /// Whether lanes run it whole and give only their share, since a step counts all elements in one row; the step's name.
     pub fn serial(&self) -> Option<String> {
         if self.0.step.counts() {

@@ -40,6 +40,13 @@ pub trait Plan {
 
     /// The next job, `None` at the end of the epoch. After an error the plan may be asked again.
     fn next_job(&mut self) -> Option<Result<Self::Job, Self::Error>>;
+
+    /// Which worker a job has to go to, as a number that is taken modulo theirs; `None` for any: they take turns. Jobs that advance one
+    /// lane go to one worker, which does them in order.
+    fn route(&self, job: &Self::Job) -> Option<u64> {
+        let _ = job;
+        None
+    }
 }
 
 /// Any iterator of results is a plan.

@@ -1,7 +1,9 @@
 //! What can be wrong with a shard.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 /// What kind of wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,13 +28,14 @@ pub enum Fault {
 }
 
 /// Why there is no record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SourceError {
     fault: Fault,
     part: String,
     key: Option<String>,
     offset: Option<u64>,
     message: String,
+    cause: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl SourceError {
@@ -44,6 +47,7 @@ impl SourceError {
             key: None,
             offset: None,
             message: message.into(),
+            cause: None,
         }
     }
 
@@ -70,6 +74,18 @@ impl SourceError {
     pub fn of(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
+    }
+
+    /// With what another language or library raised.
+    #[must_use]
+    pub fn because(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+        self.cause = Some(Arc::new(cause));
+        self
+    }
+
+    /// What another language or library raised, if it did.
+    pub fn cause(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        self.cause.as_deref()
     }
 
     /// What kind of wrong.
@@ -116,4 +132,18 @@ impl fmt::Display for SourceError {
     }
 }
 
-impl std::error::Error for SourceError {}
+/// Equal when they say the same.
+impl PartialEq for SourceError {
+    fn eq(&self, other: &Self) -> bool {
+        (self.fault, &self.part, &self.key, self.offset, &self.message)
+            == (other.fault, &other.part, &other.key, other.offset, &other.message)
+    }
+}
+
+impl Eq for SourceError {}
+
+impl Error for SourceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_ref().map(|cause| &**cause as &(dyn Error + 'static))
+    }
+}

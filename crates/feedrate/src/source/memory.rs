@@ -102,3 +102,88 @@ impl Reader for ItemsReader {
         Ok(passed)
     }
 }
+
+/// The whole numbers below a count, as one part: indices of something that steps look up.
+#[derive(Debug, Clone)]
+pub struct Numbers {
+    name: Arc<str>,
+    count: u64,
+}
+
+impl Numbers {
+    /// Of `0..count`. The name stands in messages and in the fingerprint.
+    pub fn new(name: &str, count: u64) -> Self {
+        Self {
+            name: name.into(),
+            count,
+        }
+    }
+}
+
+impl Source for Numbers {
+    fn format(&self) -> &'static str {
+        "numbers"
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", self.name, self.count)
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        let part = Part {
+            name: self.name.to_string(),
+            records: Some(self.count),
+            bytes: None,
+        };
+        Ok(vec![part].into())
+    }
+
+    fn open(&self, _: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        Ok(Box::new(NumbersReader {
+            next: from.map_or(0, |mark| mark.number),
+            count: self.count,
+        }))
+    }
+
+    fn indexed(&self) -> bool {
+        true
+    }
+}
+
+struct NumbersReader {
+    next: u64,
+    count: u64,
+}
+
+impl Reader for NumbersReader {
+    fn next(&mut self) -> Result<Option<Record>, SourceError> {
+        if self.next >= self.count {
+            return Ok(None);
+        }
+        let mark = self.mark();
+        self.next += 1;
+        Ok(Some(Record {
+            value: Value::Int(mark.number.cast_signed()),
+            mark,
+            key: None,
+        }))
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            number: self.next,
+            offset: 0,
+        }
+    }
+
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        self.next = number;
+        Ok(true)
+    }
+
+    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
+        let passed = count.min(self.count.saturating_sub(self.next));
+        self.next += passed;
+        Ok(passed)
+    }
+}

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use error::{Fault, SourceError};
-pub use memory::Items;
+pub use memory::{Items, Numbers};
 pub use record::{Mark, Record};
 
 use crate::batch::Value;

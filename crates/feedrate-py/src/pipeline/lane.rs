@@ -1,0 +1,139 @@
+//! A lane that runs.
+
+use std::sync::{Mutex, PoisonError};
+
+use feedrate::pipeline::{self, Failure};
+use feedrate::source::SourceError;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyList, PyString};
+
+use super::function::Raised;
+use super::value::{Arrays, to_python};
+use crate::enter::compute;
+use crate::error::PipelineError;
+use crate::state;
+
+/// One lane of a pipeline. Used by one thread at a time; others wait.
+#[pyclass(frozen, module = "feedrate._native")]
+pub(crate) struct Lane {
+    inner: Mutex<Inner>,
+    arrays: Arrays,
+}
+
+struct Inner {
+    lane: pipeline::Lane,
+    /// Elements of the unit at hand that were there when a later one failed.
+    waiting: Vec<pipeline::Sample>,
+    over: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(lane: pipeline::Lane, arrays: Arrays) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                lane,
+                waiting: Vec::new(),
+                over: false,
+            }),
+            arrays,
+        }
+    }
+}
+
+#[pymethods]
+impl Lane {
+    /// Up to `count` further elements as a list; fewer at the end. Raises what a step raised: elements that were there before it come
+    /// with the next call, which goes on behind the bad one. Blocks without the GIL while no Python function runs.
+    fn take<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PyList>> {
+        let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let inner = &mut *guard;
+        let found = compute(py, |go_on| {
+            while !inner.over && inner.waiting.len() < count && go_on() {
+                match inner.lane.next() {
+                    Ok(Some(sample)) => inner.waiting.push(sample),
+                    Ok(None) => inner.over = true,
+                    Err(failure) => return Err(failure),
+                }
+            }
+            Ok(())
+        })?;
+        found.map_err(|failure| raise(py, failure))?;
+        let list = PyList::empty(py);
+        let ready = inner.waiting.len().min(count);
+        for sample in inner.waiting.drain(..ready) {
+            list.append(to_python(py, sample.value, self.arrays)?)?;
+        }
+        Ok(list)
+    }
+
+    /// The next element. Raises `StopIteration` at the end.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.take(py, 1)?.iter().next().map_or(Ok(None), |item| Ok(Some(item)))
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    /// Where the next element is made from, as plain data. Elements that wait behind a failure are not counted as given: refused then.
+    fn cursor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        if !guard.waiting.is_empty() {
+            return Err(PyRuntimeError::new_err("a lane has no cursor in the middle of a unit"));
+        }
+        state::to_python(py, &guard.lane.cursor())
+    }
+
+    /// Whether the end was seen.
+    #[getter]
+    fn over(&self, py: Python<'_>) -> bool {
+        self.inner
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner)
+            .over
+    }
+}
+
+/// The exception for a failure: the user's own with a note, or a `PipelineError`. Both have `step`, `shard`, `key` and `may_continue`.
+pub(crate) fn raise(py: Python<'_>, failure: Failure) -> PyErr {
+    let text = failure.to_string();
+    let Failure {
+        step,
+        shard,
+        key,
+        may_continue,
+        source,
+    } = failure;
+    let mut place = format!("in {step}");
+    for part in [&shard, &key].into_iter().flatten() {
+        place.push_str(", ");
+        place.push_str(part);
+    }
+    let error = match source.downcast::<Raised>() {
+        Ok(raised) => {
+            let _ = raised.0.value(py).call_method1("add_note", (place,));
+            raised.0
+        }
+        Err(source) => match source.downcast::<SourceError>() {
+            Ok(error) => match error.cause().and_then(|cause| cause.downcast_ref::<Raised>()) {
+                Some(raised) => {
+                    let raised = raised.0.clone_ref(py);
+                    let _ = raised.value(py).call_method1("add_note", (place,));
+                    raised
+                }
+                None => PipelineError::new_err(text),
+            },
+            Err(_) => PipelineError::new_err(text),
+        },
+    };
+    let value = error.value(py);
+    let name = |text: Option<String>| text.map(|text| PyString::new(py, &text));
+    // An exception without attributes of its own goes without.
+    let _ = value.setattr("step", step);
+    let _ = value.setattr("shard", name(shard));
+    let _ = value.setattr("key", name(key));
+    let _ = value.setattr("may_continue", may_continue);
+    error
+}

@@ -1,0 +1,10 @@
+//! Pipelines: definitions, lanes, and what flows through them.
+
+mod definition;
+mod function;
+mod lane;
+mod sequence;
+mod value;
+
+pub(crate) use definition::Pipeline;
+pub(crate) use lane::Lane;

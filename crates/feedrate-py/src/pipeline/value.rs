@@ -1,0 +1,272 @@
+//! Values to Python objects and back.
+#![expect(unsafe_code, reason = "tensors hand raw memory to Python")]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use feedrate::BoxError;
+use feedrate::batch::{DType, Foreign, Heap, Other, Tensor, Value};
+use pyo3::exceptions::{PyMemoryError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use super::function::Raised;
+use crate::block::{Block, Memory};
+use crate::dlpack;
+
+/// Whose tensors users get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrays {
+    Numpy,
+    Torch,
+}
+
+impl Arrays {
+    pub(crate) fn of(name: &str) -> PyResult<Self> {
+        match name {
+            "numpy" => Ok(Self::Numpy),
+            "torch" => Ok(Self::Torch),
+            other => Err(PyTypeError::new_err(format!("arrays of {other:?}: numpy or torch"))),
+        }
+    }
+}
+
+/// A Python object in a pipeline.
+pub(crate) struct Object(Py<PyAny>);
+
+impl Object {
+    pub(crate) fn value(object: Bound<'_, PyAny>) -> Value {
+        Value::Other(Other::new(Self(object.unbind())))
+    }
+}
+
+impl Foreign for Object {
+    fn kind(&self) -> &'static str {
+        "a Python object"
+    }
+
+    fn to_value(&self) -> Result<Value, BoxError> {
+        Python::attach(|py| from_python(self.0.bind(py), 0)).map_err(Raised::boxed)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Values nested deeper are refused.
+const DEPTH: usize = 64;
+
+/// The Python object as a value, as far as it is one; what is none stays a Python object.
+pub(crate) fn from_python(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+    if depth > DEPTH {
+        return Err(PyTypeError::new_err(format!(
+            "a sample is nested more than {DEPTH} deep"
+        )));
+    }
+    if object.is_none() {
+        return Ok(Value::None);
+    }
+    if let Ok(value) = object.cast::<PyBool>() {
+        return Ok(Value::Bool(value.is_true()));
+    }
+    if let Ok(number) = object.cast_exact::<PyInt>() {
+        return Ok(number
+            .extract::<i64>()
+            .map_or_else(|_| Object::value(object.clone()), Value::Int));
+    }
+    if let Ok(number) = object.cast_exact::<PyFloat>() {
+        return Ok(Value::Float(number.value()));
+    }
+    if let Ok(text) = object.cast_exact::<PyString>() {
+        return Ok(Value::Str(text.to_str()?.to_owned()));
+    }
+    if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+        return Ok(Value::Bytes(bytes.as_bytes().to_vec()));
+    }
+    if let Ok(bytes) = object.cast_exact::<PyByteArray>() {
+        return Ok(Value::Bytes(bytes.to_vec()));
+    }
+    if let Ok(list) = object.cast_exact::<PyList>() {
+        let items: PyResult<Vec<_>> = list.iter().map(|item| from_python(&item, depth + 1)).collect();
+        return items.map(Value::List);
+    }
+    if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        let items: PyResult<Vec<_>> = tuple.iter().map(|item| from_python(&item, depth + 1)).collect();
+        return items.map(Value::List);
+    }
+    if let Ok(dict) = object.cast_exact::<PyDict>() {
+        let mut pairs = Vec::with_capacity(dict.len());
+        for (key, value) in dict.iter() {
+            let Ok(key) = key.cast::<PyString>() else {
+                return Ok(Object::value(object.clone()));
+            };
+            pairs.push((key.to_str()?.to_owned(), from_python(&value, depth + 1)?));
+        }
+        return Ok(Value::Map(pairs));
+    }
+    Ok(array(object)?.unwrap_or_else(|| Object::value(object.clone())))
+}
+
+/// A tensor of an array or a torch tensor, copied.
+fn array(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
+    let py = object.py();
+    let module = object.get_type().module()?;
+    let module = module.to_str()?;
+    let array = if module.starts_with("torch") && object.hasattr("detach")? {
+        object
+            .call_method0("detach")?
+            .call_method0("cpu")?
+            .call_method0("numpy")?
+    } else if module.starts_with("numpy") && object.hasattr("dtype")? {
+        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        ASARRAY.import(py, "numpy", "ascontiguousarray")?.call1((object,))?
+    } else {
+        return Ok(None);
+    };
+    let dtype = array.getattr("dtype")?;
+    let name: String = dtype.getattr("name")?.extract()?;
+    let native: bool = dtype.getattr("isnative")?.extract()?;
+    let Some(dtype) = DType::from_name(&name).filter(|_| native) else {
+        return Ok(None);
+    };
+    // A number of NumPy has no dimensions, and `ascontiguousarray` gives it one.
+    let shape: Vec<usize> = object.getattr("shape")?.extract()?;
+    let bytes: Vec<u8> = array.call_method0("tobytes")?.cast::<PyBytes>()?.as_bytes().to_vec();
+    let tensor = Tensor::build(&Heap, dtype, &shape, |out| {
+        out.copy_from_slice(&bytes);
+        Ok::<_, feedrate::batch::TensorError>(())
+    });
+    tensor
+        .map(|tensor| Some(Value::Tensor(tensor)))
+        .map_err(|error| PyMemoryError::new_err(error.to_string()))
+}
+
+/// The value as a Python object; a Python object as it is.
+pub(crate) fn to_python<'py>(py: Python<'py>, value: Value, arrays: Arrays) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::None => py.None().into_bound(py),
+        Value::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
+        Value::Int(number) => number.into_pyobject(py)?.into_any(),
+        Value::Float(number) => PyFloat::new(py, number).into_any(),
+        Value::Str(text) => PyString::new(py, &text).into_any(),
+        Value::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
+        Value::List(items) => {
+            let list = PyList::empty(py);
+            for item in items {
+                list.append(to_python(py, item, arrays)?)?;
+            }
+            list.into_any()
+        }
+        Value::Map(pairs) => {
+            let dict = PyDict::new(py);
+            for (key, value) in pairs {
+                dict.set_item(key, to_python(py, value, arrays)?)?;
+            }
+            dict.into_any()
+        }
+        Value::Tensor(tensor) => tensor_to_python(py, tensor, arrays)?,
+        Value::Other(thing) => match thing.as_any().downcast_ref::<Object>() {
+            Some(object) => object.0.bind(py).clone(),
+            None => return Err(PyTypeError::new_err(format!("{} is no Python object", thing.kind()))),
+        },
+        _ => {
+            return Err(PyTypeError::new_err(
+                "a value of a kind that this binding does not know",
+            ));
+        }
+    })
+}
+
+/// Memory of a tensor that nobody else reads.
+struct Owned {
+    ptr: *mut u8,
+    len: usize,
+    _tensor: Tensor,
+}
+
+// SAFETY: `ptr` points into the buffer that `_tensor` owns alone; who writes through it is up to Python, as for any memory with the
+// buffer protocol.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Memory for Owned {
+    fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+fn tensor_to_python<'py>(py: Python<'py>, tensor: Tensor, arrays: Arrays) -> PyResult<Bound<'py, PyAny>> {
+    let failed = |error: feedrate::batch::TensorError| PyMemoryError::new_err(error.to_string());
+    let mut tensor = tensor;
+    if tensor.as_bytes_mut().is_none() {
+        // Others hold the same memory, or it is not in one piece.
+        tensor = tensor.contiguous(&Heap).map_err(failed)?;
+        if tensor.as_bytes_mut().is_none() {
+            let packed = Tensor::build(&Heap, tensor.dtype(), tensor.shape(), |out| {
+                tensor.copy_to(out);
+                Ok::<_, feedrate::batch::TensorError>(())
+            });
+            tensor = packed.map_err(failed)?;
+        }
+    }
+    let (dtype, shape, elements) = (tensor.dtype(), tensor.shape().to_vec(), tensor.elements());
+    let bytes = tensor.as_bytes_mut().map(|bytes| (bytes.as_mut_ptr(), bytes.len()));
+    let (ptr, len) = bytes.ok_or_else(|| PyMemoryError::new_err("a tensor's memory is shared"))?;
+    let memory: Arc<dyn Memory> = Arc::new(Owned {
+        ptr,
+        len,
+        _tensor: tensor,
+    });
+    match arrays {
+        Arrays::Torch => {
+            static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let (code, bits) = code(dtype)?;
+            let mut strides = vec![1_i64; shape.len()];
+            let shape: Vec<i64> = shape.into_iter().map(i64::try_from).collect::<Result<_, _>>()?;
+            for i in (1..shape.len()).rev() {
+                strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
+            }
+            let memory = (elements > 0).then_some(memory);
+            let capsule = dlpack::capsule(py, memory, 0, dlpack::DType::new(code, bits), shape, strides)?;
+            FROM_DLPACK.import(py, "torch._C", "_from_dlpack")?.call1((capsule,))
+        }
+        Arrays::Numpy => {
+            static NDARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            if code(dtype).is_err() || dtype.name().starts_with("bf") {
+                let message = format!("NumPy has no type {dtype}: cast it before, or use feedrate.torch");
+                return Err(PyTypeError::new_err(message));
+            }
+            let block = Bound::new(py, Block::new(memory))?;
+            let shape = PyTuple::new(py, shape)?;
+            NDARRAY
+                .import(py, "numpy", "ndarray")?
+                .call1((shape, dtype.name(), block))
+        }
+    }
+}
+
+/// DLPack's type code and bits.
+fn code(dtype: DType) -> PyResult<(u8, u8)> {
+    let bits = u8::try_from(dtype.size() * 8).unwrap_or(0);
+    let code = match dtype {
+        DType::Bool => 6,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => 0,
+        DType::F16 | DType::F32 | DType::F64 => 2,
+        DType::BF16 => 4,
+        DType::Complex64 | DType::Complex128 => 5,
+        other => {
+            return Err(PyTypeError::new_err(format!(
+                "tensors of {other} cannot be handed to Python"
+            )));
+        }
+    };
+    Ok((code, bits))
+}

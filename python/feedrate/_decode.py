@@ -1,0 +1,77 @@
+"""Bytes of fields to objects, by the field's extension."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _whole(data: bytes) -> int:
+    return int(data)
+
+
+def _array(data: bytes) -> Any:
+    return np.load(io.BytesIO(data), allow_pickle=False)
+
+
+def _arrays(data: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _lines(data: bytes) -> list[Any]:
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
+
+
+#: By the last part of a field's name, as WebDataset's default decoders take them. Nothing here unpickles.
+BY_EXTENSION: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), _whole),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    "jsonl": _lines,
+    "npy": _array,
+    "npz": _arrays,
+}
+
+
+class Decoder:
+    """A step that decodes fields."""
+
+    def __init__(self, fields: tuple[str, ...], decoders: dict[str, Callable[[bytes], Any]]) -> None:
+        for field in fields:
+            if field not in decoders and _by_name(field) is None:
+                raise ValueError(
+                    f"decode() knows no decoder for the field {field!r}: give one, as in decode({field}=function). Known extensions: "
+                    f"{', '.join(sorted(BY_EXTENSION))}"
+                )
+        self._fields = fields
+        self._decoders = decoders
+        self.__qualname__ = f"decode({', '.join([*fields, *decoders])})"
+
+    def __call__(self, element: Any) -> Any:
+        found = dict(element)
+        named = (*self._fields, *self._decoders)
+        for field in named or list(found):
+            decoder = self._decoders.get(field) or _by_name(field)
+            if field not in found:
+                raise KeyError(f"no field {field!r} to decode; there are {sorted(found)}")
+            if decoder is None or not isinstance(found[field], (bytes, bytearray)):
+                continue
+            try:
+                found[field] = decoder(found[field])
+            except Exception as error:
+                error.add_note(f"feedrate: while the field {field!r} was decoded")
+                raise
+        return found
+
+
+def _by_name(field: str) -> Callable[[bytes], Any] | None:
+    return BY_EXTENSION.get(field.rsplit(".", 1)[-1].lower())

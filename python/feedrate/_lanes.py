@@ -1,0 +1,452 @@
+"""Pipelines in a loader: the plan over lanes, the work of a task, and what is delivered.
+
+One step takes a unit of samples from each lane of a row, and the next step from the next row. Which samples a unit holds depends on nothing
+but the pipeline, its seed and the epoch; who does the work decides nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from feedrate._context import set_reseed
+from feedrate._fetch import END, Carried, Recipe
+from feedrate._pipeline import Pipeline, Skipper, StreamPipeline, check_same
+from feedrate._plan import Plan
+from feedrate._state_errors import ResumeError
+
+#: Rows where the pipeline does not say: as many workers can read at a time.
+ROWS = 8
+
+#: A cursor of more bytes is sent along less often: once in as many units as it has times this many bytes.
+LIGHT = 2048
+
+
+def is_laned(dataset: Any) -> bool:
+    """Whether a loader cuts this dataset into lanes."""
+    return isinstance(dataset, StreamPipeline)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a loader cuts a pipeline."""
+
+    rows: int
+    #: In a step, over all ranks.
+    units: int
+    #: Samples in a unit.
+    samples: int
+    rank: int
+    world: int
+
+    @property
+    def mine(self) -> range:
+        """The units of this rank's batch."""
+        each = self.units // self.world
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        return self.rows * self.units
+
+    def facts(self) -> dict[str, int]:
+        """What a state holds of it."""
+        return {"rows": self.rows, "units": self.units, "samples": self.samples}
+
+
+def shape_of(loader: Any) -> Shape:
+    """The shape of a loader's lanes. Raises ``ValueError`` for what does not divide."""
+    options = loader.dataset._options
+    rank, world = (0, 1) if loader._ranks is None else (loader._ranks.rank, loader._ranks.world)
+    units = options.get("units") or world
+    if units % world:
+        legal = [w for w in range(1, units + 1) if units % w == 0]
+        raise ValueError(
+            f"the pipeline has {units} units a step, and {world} ranks: each rank takes an equal number of units, so the number of ranks "
+            f"can be one of {legal}; or build it with lanes(units={world})"
+        )
+    each = units // world
+    size = loader.batch_size
+    if size is None and each > 1:
+        raise ValueError(
+            f"without batching (batch_size=None) a rank takes one unit a step, and here it would be {each}: build the pipeline with "
+            f"lanes(units={world})"
+        )
+    if size is not None and size % each:
+        raise ValueError(
+            f"a batch of {size} cannot be made of {each} equal units: use a batch_size that {each} divides, or build the pipeline with "
+            "other lanes(units=...)"
+        )
+    rows = options.get("rows") or (1 if loader.dataset._native.serial else ROWS)
+    return Shape(rows, units, 1 if size is None else size // each, rank, world)
+
+
+class Turn:
+    """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one ``None`` but for lanes that
+    are taken up from a state."""
+
+    __slots__ = ("epoch", "row", "seed", "units")
+
+    def __init__(self, row: int, units: tuple[tuple[int, int, Any], ...], epoch: int, seed: int) -> None:
+        #: Tasks of one row go to one worker.
+        self.row = row
+        self.units = units
+        self.epoch = epoch
+        self.seed = seed
+
+    def __reduce__(self) -> Any:
+        return Turn, (self.row, self.units, self.epoch, self.seed)
+
+    def __repr__(self) -> str:
+        return ", ".join(f"unit {k} of lane {lane}" for lane, k, _ in self.units)
+
+
+class Units(Carried):
+    """What a task gives."""
+
+    __slots__ = ("rest", "skipped", "stands")
+
+    def __init__(self, batch: Any, rest: dict[int, list[Any]], stands: dict[int, tuple[int, Any]], skipped: list[Any]) -> None:
+        #: Of the units that were full; ``END`` when none was.
+        self.batch = batch
+        #: Samples of those that were not: their lanes have nothing more.
+        self.rest = rest
+        #: By lane: units given, and the cursor behind them, pickled, or ``None`` when it was left out.
+        self.stands = stands
+        #: Bad elements that were left out.
+        self.skipped = skipped
+
+    def __reduce__(self) -> Any:
+        return Units, (self.batch, self.rest, self.stands, self.skipped)
+
+
+class _Open:
+    """A lane that runs in this worker."""
+
+    def __init__(self, lane: Any, units: int, turn: Turn) -> None:
+        self.lane = lane
+        self.units = units
+        self.key = turn.epoch, turn.seed
+        self.over = False
+        #: Units until the next cursor is sent.
+        self.quiet = 0
+
+
+class LaneFetcher:
+    """Batches of the lanes whose turns a worker gets. A lane that it does not have, or that stands elsewhere, is opened from where the turn
+    says, and read up to there."""
+
+    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any], shape: Shape) -> None:
+        self._pipeline: Pipeline = recipe.dataset
+        self._shape = shape
+        self._auto = recipe.auto_collation
+        self._collate = collate
+        self._recipe = recipe
+        self._reseeds = recipe.seeding == "sample" and recipe.own_globals
+        self._skipper = Skipper(self._pipeline._options)
+        self._lanes: dict[int, _Open] = {}
+        self._at: Any = None
+        self._stage = "sample"
+
+    def snapshot(self) -> None:
+        """There is no state but the lanes'."""
+
+    def where(self) -> str:
+        """Which unit, or the collation of which, the fetcher is at."""
+        return f"{'' if self._stage == 'sample' else 'collation of '}{self._at!r}"
+
+    def __call__(self, turn: Turn, epoch: int, position: int) -> Units:
+        """The batch of one turn."""
+        if not self._reseeds:
+            return self._batch(turn)
+        framework = self._recipe.framework
+        states = framework.save_states() if self._recipe.borrow_globals else None
+        set_reseed(framework.seed_sample)
+        try:
+            return self._batch(turn)
+        finally:
+            set_reseed(None)
+            if states is not None:
+                framework.restore_states(states)
+
+    def _batch(self, turn: Turn) -> Units:
+        self._stage, self._at = "sample", turn
+        samples: list[Any] = []
+        rest: dict[int, list[Any]] = {}
+        stands: dict[int, tuple[int, Any]] = {}
+        for lane, units, begin in turn.units:
+            opened = self._lane(lane, units, begin, turn)
+            unit = self._unit(opened)
+            if len(unit) == self._shape.samples:
+                samples += unit
+            else:
+                rest[lane] = unit
+            stands[lane] = units + 1, self._cursor(opened)
+        self._stage = "collation"
+        batch = END
+        if samples:
+            batch = self._collate(samples if self._auto else samples[0])
+        skipped, self._skipper.fresh = self._skipper.fresh, []
+        return Units(batch, rest, stands, skipped)
+
+    def _lane(self, lane: int, units: int, begin: Any, turn: Turn) -> _Open:
+        opened = self._lanes.get(lane)
+        if opened is None or opened.units > units or opened.key != (turn.epoch, turn.seed):
+            at, cursor = begin or (0, None)
+            shape = self._shape
+            native = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
+            opened = self._lanes[lane] = _Open(native, at, turn)
+        while opened.units < units:
+            # Given before: read again to be where the turn is.
+            try:
+                self._unit(opened)
+            except Exception:
+                if opened.over:
+                    break
+        return opened
+
+    def _unit(self, opened: _Open) -> list[Any]:
+        opened.units += 1
+        while not opened.over:
+            try:
+                found: list[Any] = opened.lane.take(self._shape.samples)
+            except Exception as error:
+                if self._skipper.skips(error):
+                    continue
+                opened.over = not getattr(error, "may_continue", True)
+                raise
+            return found
+        return []
+
+    def _cursor(self, opened: _Open) -> bytes | None:
+        if opened.quiet > 0:
+            opened.quiet -= 1
+            return None
+        cursor = pickle.dumps(opened.lane.cursor())
+        opened.quiet = len(cursor) // LIGHT
+        return cursor
+
+
+class LanePlan(Plan):
+    """The turns of an epoch."""
+
+    def __init__(self, loader: Any, shape: Shape, saved: dict[str, Any], epoch: int, seed: int) -> None:
+        self._shape = shape
+        self._pipeline: Pipeline = loader.dataset
+        self._epoch = epoch
+        self._seed = seed
+        self._batched = loader.batch_size is not None
+        self.drop_last = bool(loader.drop_last)
+        self.batch_size = loader.batch_size
+        #: By lane: units handed over, units since the cursor, and the cursor.
+        self.stands: dict[int, list[Any]] = {}
+        #: Turns of which the samples were handed over, where nothing else is known of a lane.
+        self.turns: int = saved.get("turns", 0)
+        self._old: dict[str, Any] = dict(saved.get("lanes", {}))
+        #: Batches of what was left over at the lanes' ends that were handed over.
+        self.tail: int = saved.get("tail", 0)
+        self.dry: set[int] = set()
+        #: Turns that were planned and whose results were not seen, by their positions.
+        self._planned: deque[tuple[int, Turn]] = deque()
+        for row in range(shape.rows):
+            for column in shape.mine:
+                lane = row * shape.units + column
+                known = self._old.get(str(lane))
+                if known is not None:
+                    cursor = known["cursor"]
+                    self.stands[lane] = [known["units"], known["since"], None if cursor is None else pickle.dumps(cursor)]
+                elif self.turns:
+                    before = self.turns // shape.rows + (row < self.turns % shape.rows)
+                    self.stands[lane] = [before, before, None]
+
+    def __iter__(self) -> Iterator[Turn]:
+        shape = self._shape
+        planned = {lane: stand[0] for lane, stand in self.stands.items()}
+        begun = set()
+        turn = 0
+        position = 0
+        while len(self.dry) < shape.rows:
+            row, number = turn % shape.rows, turn // shape.rows
+            turn += 1
+            if row in self.dry:
+                continue
+            units = []
+            for column in shape.mine:
+                lane = row * shape.units + column
+                if planned.get(lane, 0) > number:
+                    continue
+                begin = None
+                if lane not in begun and lane in self.stands:
+                    given, since, cursor = self.stands[lane]
+                    begin = (given - since, None if cursor is None else pickle.loads(cursor))
+                begun.add(lane)
+                planned[lane] = number + 1
+                units.append((lane, number, begin))
+            if units:
+                made = Turn(row, tuple(units), self._epoch, self._seed)
+                self._planned.append((position, made))
+                position += 1
+                yield made
+
+    def position(self, ordinal: int) -> int:
+        """Not known: a filter may have left any number of samples out."""
+        raise NotImplementedError
+
+    def turn_at(self, position: int) -> Turn | None:
+        """The turn at a position, whose result was seen now."""
+        for at, (there, turn) in enumerate(self._planned):
+            if there == position:
+                del self._planned[at]
+                return turn
+        return None
+
+    def handed_over(self, stands: dict[int, tuple[int, Any]], tail: int) -> None:
+        """Units of these lanes, or a batch of what was left over, were handed over."""
+        shape = self._shape
+        for lane, (units, cursor) in stands.items():
+            stand = self.stands.setdefault(lane, [0, 0, None])
+            stand[1] = 0 if cursor is not None else stand[1] + units - stand[0]
+            stand[0] = units
+            if cursor is not None:
+                stand[2] = cursor
+            self.turns = max(self.turns, (units - 1) * shape.rows + lane // shape.units + 1)
+        self.tail += tail
+
+    def state(self, delivered: int) -> dict[str, Any]:
+        """Where the lanes of this rank stand, and what is known of others."""
+        lanes = dict(self._old)
+        for lane, (units, since, cursor) in sorted(self.stands.items()):
+            lanes[str(lane)] = {"units": units, "since": since, "cursor": None if cursor is None else pickle.loads(cursor)}
+        state: dict[str, Any] = {"kind": "lanes", "facts": facts(self._pipeline, self._shape), "turns": self.turns, "lanes": lanes}
+        if self.tail:
+            state["tail"] = self.tail
+            state["world"] = self._shape.world
+        return state
+
+
+def facts(pipeline: Pipeline, shape: Shape) -> dict[str, Any]:
+    """What has to be the same where a state is taken up."""
+    return {"pipeline": pipeline.fingerprint, **shape.facts()}
+
+
+def check_state(loader: Any, plan: dict[str, Any]) -> None:
+    """Refuses a state of other lanes."""
+    shape = shape_of(loader)
+    saved = plan["facts"]
+    check_same(loader.dataset, saved["pipeline"])
+    for name, fix in (
+        ("rows", "build the pipeline with lanes(rows={})"),
+        ("units", "build the pipeline with lanes(units={})"),
+        ("samples", "use a batch_size of {} samples for each unit of a rank"),
+    ):
+        here = shape.facts()[name]
+        if saved[name] != here:
+            raise ResumeError(f"the state has {name}={saved[name]}, this loader has {here}: {fix.format(saved[name])}")
+    if plan.get("tail") and plan.get("world") != shape.world:
+        raise ResumeError(
+            f"the state was saved behind the last full batch, among the samples left over, by {plan.get('world')} ranks, and there are "
+            f"{shape.world} here: use the same number for the rest of this epoch"
+        )
+
+
+class _Batch(Carried):
+    """A batch on its way to the user, with what its delivery changes."""
+
+    __slots__ = ("skipped", "stands", "tail")
+
+    def __init__(self, batch: Any, stands: dict[int, tuple[int, Any]], tail: int, skipped: list[Any]) -> None:
+        self.batch = batch
+        self.stands = stands
+        self.tail = tail
+        self.skipped = skipped
+
+
+class LaneSource:
+    """Between an engine and what counts its batches: keeps what is left over when lanes end, and makes the last batches of it, so that only
+    the very last one is short. All methods are called from one thread."""
+
+    def __init__(self, source: Any, plan: LanePlan, shape: Shape, collate: Callable[[Any], Any], finish: Callable[[Any], Any]) -> None:
+        self._source = source
+        self._plan = plan
+        self._shape = shape
+        self._collate = collate
+        self._finish = finish
+        self._rest: dict[int, list[Any]] = {}
+        self._stands: dict[int, tuple[int, Any]] = {}
+        self._skipped: list[Any] = []
+        self._tail: deque[Any] | None = None
+        self._given = 0
+        self._mark: tuple[int, int] | None = None
+
+    def next(self, timeout: float | None) -> Any:
+        """The next batch, or ``END``."""
+        while self._tail is None:
+            try:
+                found = self._source.next(timeout)
+            except Exception:
+                self._failed()
+                raise
+            if found is END:
+                self._tail = deque(self._last_batches())
+                for _ in range(min(self._plan.tail, len(self._tail))):
+                    self._tail.popleft()
+                break
+            seen = self._source.mark()
+            turn = None if seen is None else self._plan.turn_at(seen[0])
+            for lane, samples in found.rest.items():
+                # Not handed over yet: a state has to bring it again. Turns that were planned meanwhile find nothing.
+                self._rest.setdefault(lane, samples)
+            if turn is not None and found.rest and all(self._ended(lane) for lane in self._lanes_of(turn.row)):
+                self._plan.dry.add(turn.row)
+            self._skipped += found.skipped
+            if found.batch is END:
+                continue
+            return self._hand_over(found.batch, {lane: s for lane, s in found.stands.items() if lane not in found.rest}, 0)
+        if not self._tail:
+            self._mark = None
+            return END
+        samples = self._tail.popleft()
+        return self._hand_over(self._finish(self._collate(samples)), {}, 1)
+
+    def mark(self) -> tuple[int, int] | None:
+        """A new one for each batch or error."""
+        return self._mark
+
+    def _hand_over(self, batch: Any, stands: dict[int, tuple[int, Any]], tail: int) -> _Batch:
+        self._mark = self._given, 0
+        self._given += 1
+        skipped, self._skipped = self._skipped, []
+        return _Batch(batch, stands, tail, skipped)
+
+    def _failed(self) -> None:
+        """A turn failed: its units count as given, and what was in them comes with the next ones."""
+        seen = self._source.mark()
+        turn = None if seen is None else self._plan.turn_at(seen[0])
+        if turn is None:
+            return
+        self._mark = self._given, 0
+        self._given += 1
+        self._plan.handed_over({lane: (k + 1, None) for lane, k, _ in turn.units}, 0)
+
+    def _lanes_of(self, row: int) -> list[int]:
+        return [row * self._shape.units + column for column in self._shape.mine]
+
+    def _ended(self, lane: int) -> bool:
+        return lane in self._rest
+
+    def _last_batches(self) -> Iterator[list[Any]]:
+        """What is left over, by columns: the same on any number of ranks."""
+        shape = self._shape
+        columns = []
+        for column in shape.mine:
+            left = [s for row in range(shape.rows) for s in self._rest.get(row * shape.units + column, ())]
+            columns.append([left[at : at + shape.samples] for at in range(0, len(left), shape.samples)])
+        size = len(shape.mine) * shape.samples
+        for step in range(max(map(len, columns), default=0)):
+            batch = [s for column in columns if step < len(column) for s in column[step]]
+            if len(batch) == size or not self._plan.drop_last:
+                yield batch

@@ -1,0 +1,504 @@
+"""Pipelines: where elements come from and what is done with them, as a definition."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, overload
+
+from feedrate import _native
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """What a definition calls a function."""
+    if isinstance(function, functools.partial):
+        arguments = [repr(a) for a in function.args] + [f"{k}={v!r}" for k, v in function.keywords.items()]
+        return f"{_name(function.func)}({', '.join(arguments)})" if arguments else _name(function.func)
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+class Pipeline:
+    """A definition of a stream of elements. Immutable; nothing is opened before it is iterated.
+
+    Made by :func:`feedrate.open`, :func:`feedrate.from_items`, :func:`feedrate.from_iterable`; every method returns a new one. It is a
+    dataset: iterate it, or give it to ``feedrate.DataLoader`` or ``feedrate.torch.DataLoader``, which cut it into lanes for ranks and
+    workers. Where every element can be had by number (:attr:`indexed`) it has ``len()`` and indexing too, and a loader treats it
+    as a map-style dataset.
+
+    ``str()`` of it says what it does. Functions run where the loader's tasks run, once for each element, and must depend on the element and
+    :func:`feedrate.rng` alone: what is resumed is made again.
+    """
+
+    def __init__(self, make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], options: dict[str, Any] | None = None) -> None:
+        """Not for users: ``make`` names a constructor or a method of the native definition."""
+        self._made = make, parents, args
+        #: What holds for the pipeline as a whole: seed, lanes, what happens to bad elements.
+        self._options: dict[str, Any] = {**(parents[0]._options if parents else {}), **(options or {})}
+        self._epoch = 0
+
+    # -- how it is made, copied and pickled
+
+    @functools.cached_property
+    def _native(self) -> Any:
+        make, parents, args = self._made
+        return _MAKERS[make](parents, args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def _then(self, make: str, *args: Any, **options: Any) -> Pipeline:
+        return _made(make, (self,), args, options)
+
+    def __str__(self) -> str:
+        return str(self._native)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {' | '.join(line.strip() for line in str(self).splitlines())}>"
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal definitions over equally named data: 16 hexadecimal digits."""
+        return f"{self._native.fingerprint:016x}"
+
+    @property
+    def indexed(self) -> bool:
+        """Whether every element can be had by its number: an indexed source, and steps that give one element for each."""
+        return bool(self._native.indexed)
+
+    @property
+    def native(self) -> bool:
+        """Whether no Python code runs in it."""
+        make, parents, args = self._made
+        python = make in _PYTHON or (make == "batch" and args[3] is not None)
+        return not python and all(parent.native for parent in parents)
+
+    def length(self) -> int | None:
+        """How many elements an epoch has, where the definition tells without reading all data, else ``None``. May read indexes."""
+        found: int | None = self._native.length()
+        return found
+
+    # -- one element for each
+
+    def map(self, function: Callable[[Any], Any]) -> Pipeline:
+        """``function(element)`` for each."""
+        return self._then("map", _name(function), _callable("map", function))
+
+    def select(self, *fields: str, **renamed: str) -> Pipeline:
+        """Only these fields of each element; ``select("image", label="cls")`` calls ``cls`` ``label``."""
+        return self._then("select", [*((f, f) for f in fields), *((old, new) for new, old in renamed.items())])
+
+    def rename(self, **names: str) -> Pipeline:
+        """``rename(label="cls")`` calls the field ``cls`` ``label``; others stay."""
+        return self.map(functools.partial(_rename, {old: new for new, old in names.items()}))
+
+    def without(self, *fields: str) -> Pipeline:
+        """All fields but these."""
+        return self._then("without", list(fields))
+
+    def decode(self, *fields: str, **decoders: Callable[[bytes], Any]) -> Pipeline:
+        """Bytes of fields to objects, by the field's extension, as WebDataset names them: text (``txt``, ``text``, ``transcript``),
+        whole numbers (``cls``, ``cls2``, ``index``, ``inx``, ``id``, ``count``), ``json`` and ``jsonl``, ``npy`` and ``npz`` (without
+        pickled objects). ``decode(jpg=function)`` gives a function for a field. Without arguments, every field of a known extension."""
+        from feedrate import _decode
+
+        return self.map(_decode.Decoder(fields, decoders))
+
+    # -- fewer or more elements
+
+    def filter(self, function: Callable[[Any], Any]) -> Pipeline:
+        """Those for which ``function(element)`` is true."""
+        return self._then("filter", _name(function), _callable("filter", function))
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Pipeline:
+        """Every item of ``function(element)``, one after the other. The items of one element are held in memory."""
+        return self._then("flat_map", _name(function), _callable("flat_map", function))
+
+    def take(self, count: int) -> Pipeline:
+        """At most the first ``count`` elements."""
+        return self._then("take", _count("take", count, 0))
+
+    def skip(self, count: int) -> Pipeline:
+        """Without the first ``count`` elements."""
+        return self._then("skip", _count("skip", count, 0))
+
+    def repeat(self, times: int | None = None) -> Pipeline:
+        """``times`` over (``None``: for ever), with new random orders each time."""
+        return self._then("repeat", None if times is None else _count("repeat", times, 0))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) and index.step in (None, 1) and (index.start or 0) >= 0 and (index.stop or 0) >= 0:
+            start = index.start or 0
+            found = self.skip(start) if start else self
+            return found if index.stop is None else found.take(max(0, index.stop - start))
+        raise TypeError(
+            f"a stream has no index {index!r}: its elements come in order only. Slices from a start to a stop work, and so do indices of "
+            "a pipeline whose source is indexed and whose steps give one element for each"
+        )
+
+    # -- batches
+
+    def batch(self, size: int, *, drop_last: bool = False, collate: Callable[[list[Any]], Any] | None = None) -> Pipeline:
+        """Batches of ``size`` elements. Without ``collate``: numbers and arrays are stacked as arrays of their own type, text and bytes
+        are listed, dicts and lists collated entry by entry; what comes as columns stays columns."""
+        function = None if collate is None else (_name(collate), _callable("batch", collate))
+        return self._then("batch", _count("batch", size, 1), bool(drop_last), False, function)
+
+    def padded_batch(self, size: int, *, drop_last: bool = False) -> Pipeline:
+        """Batches in which arrays of different shapes are filled up with zeros to the largest of each dimension; the lengths of the
+        first dimension come as ``<field>_length``."""
+        return self._then("batch", _count("padded_batch", size, 1), bool(drop_last), True, None)
+
+    def unbatch(self) -> Pipeline:
+        """The elements of batches one by one: of lists, and of dicts of arrays and lists along their first dimension."""
+        return self._then("unbatch")
+
+    def rebatch(self, size: int, *, drop_last: bool = False) -> Pipeline:
+        """Batches of another size."""
+        return self.unbatch().batch(size, drop_last=drop_last)
+
+    def pack(
+        self,
+        length: int,
+        *,
+        open_sequences: int = 64,
+        fit: Literal["first", "best"] = "first",
+        long: Literal["split", "truncate", "error"] = "split",
+        fields: Sequence[str] = (),
+        padding: int = 0,
+    ) -> Pipeline:
+        """Documents (one-dimensional arrays or lists of whole numbers, or dicts of such) packed into sequences of ``length`` tokens.
+
+        A sequence is a dict: each field filled up with ``padding``, ``segment_ids`` (1 for the first document, 0 for padding) and
+        ``positions`` (from 0 in each document), both int32. ``open_sequences`` are filled at a time; a document goes to the ``"first"`` with
+        room for it, or to the one that it fills ``"best"``. ``long``: what happens to documents longer than a sequence.
+        """
+        options = _count("pack", length, 1), _count("pack", open_sequences, 1), fit, long, list(fields), padding
+        return self._then("pack", *options)
+
+    # -- order
+
+    @overload
+    def shuffle(self, window: int) -> Pipeline: ...
+    @overload
+    def shuffle(self, window: Literal["shards", "all"]) -> Pipeline: ...
+    def shuffle(self, window: int | str) -> Pipeline:
+        """Another order each epoch.
+
+        An integer: out of a window of so many elements (all lanes together), each draw taking one and filling its place from behind.
+        ``"shards"``: the source's shards in another order. ``"all"``: all records, anywhere, in no memory; for indexed sources. The last two
+        go directly behind the source.
+        """
+        if window == "shards":
+            return self._then("shuffle_parts")
+        if window == "all":
+            return self._then("shuffle_all")
+        return self._then("shuffle", _count("shuffle", window, 1))
+
+    def sort_within(self, window: int, key: Callable[[Any], float]) -> Pipeline:
+        """Sorts windows of ``window`` elements by ``key(element)``, smallest first, one window after the other."""
+        return self._then("sort_within", _count("sort_within", window, 1), _name(key), _callable("sort_within", key))
+
+    # -- several pipelines
+
+    def zip(self, *others: Pipeline) -> Pipeline:
+        """Lists of one element of each; ends with the shortest."""
+        return _made("zip", (self, *others), ())
+
+    def concat(self, *others: Pipeline) -> Pipeline:
+        """All of this, then all of the next."""
+        return _made("concat", (self, *others), ())
+
+    __add__ = concat
+
+    def interleave(self, *others: Pipeline, block: int = 1) -> Pipeline:
+        """``block`` elements of each in turn; what has run out is left out."""
+        return _made("interleave", (self, *others), (_count("interleave", block, 1),))
+
+    # -- of the whole
+
+    def seed(self, seed: int) -> Pipeline:
+        """The seed of all random steps. Without it: a loader's ``seed``, or with ``distributed`` 0, or one that the loader draws at its first
+        epoch; 0 outside of loaders."""
+        return self._then("same", seed=int(seed))
+
+    def lanes(self, rows: int | None = None, units: int | None = None) -> Pipeline:
+        """How a loader cuts it into lanes: a step takes ``units`` units, of which each rank gets an equal number, and the next step takes
+        those of the next of ``rows`` rows, so that as many workers can read at a time. The order depends on both, and on nothing else:
+        neither on workers nor on ranks. The defaults are 8 rows (1 where a step has to see all elements in one row) and a unit for each
+        rank.
+        """
+        options = {}
+        if rows is not None:
+            options["rows"] = _count("lanes", rows, 1)
+        if units is not None:
+            options["units"] = _count("lanes", units, 1)
+        return self._then("same", **options)
+
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"] | Callable[[Exception], Any],
+        *,
+        at_most: int | None = None,
+        log: str | None = None,
+    ) -> Pipeline:
+        """What happens to elements that cannot be read or made: ``"raise"`` raises in their place, ``"skip"`` leaves them out and takes the
+        next ones, so that batches stay full; a function is asked, and its truth means skip. More than ``at_most`` of them in an epoch
+        raise after all. ``log`` names a file to which each is appended as a line of JSON: shard, key, step and reason. A loader's
+        ``skipped`` lists them too.
+        """
+        if policy not in ("raise", "skip") and not callable(policy):
+            raise ValueError(f'on_error() takes "raise", "skip" or a function, but got {policy!r}')
+        return self._then("same", on_error=policy, at_most=at_most, log=log)
+
+    # -- iterating
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration the one of this number, from 0."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """All elements of the next epoch, as one lane."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return Elements(self, epoch)
+
+
+class StreamPipeline(Pipeline):
+    """A pipeline whose elements come in order only: loaders cut it into lanes."""
+
+    def __len__(self) -> int:
+        """How many elements an epoch has. ``TypeError`` where that is not known before all is read."""
+        found = self.length()
+        if found is None:
+            raise TypeError(f"the number of elements is not known before all is read: {self!r}")
+        return found
+
+
+class IndexedPipeline(Pipeline):
+    """A pipeline whose elements can be had by number: a map-style dataset."""
+
+    def __len__(self) -> int:
+        found = self._native.length()
+        assert found is not None
+        return int(found)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The element of this number. A slice is a pipeline."""
+        if isinstance(index, slice):
+            return super().__getitem__(index)
+        number = index.__index__()
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"index {index} of a pipeline of {len(self)} elements")
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The elements of these numbers, in this order; each shard is read once, from front to back."""
+        found: list[Any] = self._native.get([i.__index__() for i in indices], self._options.get("seed", 0), self._epoch)
+        return found
+
+
+class Elements:
+    """The elements of one epoch, one after the other. Has ``state_dict()`` and ``load_state_dict()``: positions, no data."""
+
+    def __init__(self, pipeline: Pipeline, epoch: int) -> None:
+        self._pipeline = pipeline
+        self._number = epoch
+        self._skipper = Skipper(pipeline._options)
+        self._lane = self._open(None)
+
+    def _open(self, cursor: Any) -> Any:
+        return self._pipeline._native.lane(0, 1, 1, self._pipeline._options.get("seed", 0), self._number, cursor)
+
+    def __iter__(self) -> Elements:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                found = self._lane.take(1)
+            except Exception as error:
+                if not self._skipper.skips(error):
+                    raise
+                continue
+            if not found:
+                raise StopIteration
+            return found[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next element is made from."""
+        return {"pipeline": self._pipeline.fingerprint, "epoch": self._number, "cursor": self._lane.cursor()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where ``state`` was taken."""
+        check_same(self._pipeline, state["pipeline"])
+        self._number = state["epoch"]
+        self._lane = self._open(state["cursor"])
+
+
+def check_same(pipeline: Pipeline, fingerprint: str) -> None:
+    """Refuses the state of another pipeline."""
+    if fingerprint != pipeline.fingerprint:
+        from feedrate._state_errors import ResumeError
+
+        raise ResumeError(
+            f"the state was saved with a pipeline of the fingerprint {fingerprint}, this one has {pipeline.fingerprint}:\n{pipeline}"
+            "Use the same steps, options and data"
+        )
+
+
+class Skipper:
+    """What happens to bad elements, and which there were."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.policy = options.get("on_error") or "raise"
+        self.at_most = options.get("at_most")
+        self.log = options.get("log")
+        self.count = 0
+        #: Those since they were last looked at: shard, key, step and reason.
+        self.fresh: list[dict[str, Any]] = []
+
+    def skips(self, error: Exception) -> bool:
+        """Whether the stream goes on behind this error, which is then noted."""
+        if self.policy == "raise" or not getattr(error, "may_continue", False):
+            return False
+        if callable(self.policy) and not self.policy(error):
+            return False
+        self.count += 1
+        if self.at_most is not None and self.count > self.at_most:
+            error.add_note(f"feedrate: this is bad element {self.count} of the epoch, and on_error() allows at_most={self.at_most}")
+            return False
+        entry = {name: getattr(error, name, None) for name in ("shard", "key", "step")}
+        self.fresh.append({**entry, "reason": f"{type(error).__name__}: {error}"})
+        if self.log is not None:
+            _append(self.log, self.fresh[-1])
+        return True
+
+
+def _append(path: str, entry: dict[str, Any]) -> None:
+    import json
+
+    # One write of one line: lines of several processes do not mix.
+    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as file:
+        file.write(json.dumps(entry).encode() + b"\n")
+
+
+def _rename(names: dict[str, str], element: Any) -> Any:
+    return {names.get(name, name): value for name, value in element.items()}
+
+
+def _callable(step: str, function: Any) -> Any:
+    if not callable(function):
+        raise TypeError(f"{step}() takes a function, but got {function!r}")
+    return function
+
+
+def _count(step: str, value: Any, smallest: int) -> int:
+    try:
+        number = int(value.__index__())
+    except (AttributeError, TypeError):
+        raise TypeError(f"{step}() takes a whole number, but got {value!r}") from None
+    if number < smallest:
+        raise ValueError(f"{step}() takes a whole number from {smallest} on, but got {number}")
+    return number
+
+
+#: Steps and iteration give NumPy arrays; torch's collation and conversion make tensors of those without a copy.
+ARRAYS = "numpy"
+
+
+def _made(make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], options: dict[str, Any] | None = None) -> Pipeline:
+    made = StreamPipeline(make, parents, args, options)
+    # Built now, so that what cannot be is raised at the user's line.
+    if not made._native.indexed:
+        return made
+    indexed = IndexedPipeline(make, parents, args, options)
+    indexed.__dict__["_native"] = made._native
+    return indexed
+
+
+def from_items(items: Any) -> Pipeline:
+    """The items of a sequence or map-style dataset (``len()`` and ``[index]``): an indexed source. Items are fetched when they are
+    wanted, in the worker."""
+    if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
+        raise TypeError(f"from_items() takes something with len() and [index], but got {type(items).__name__}: use from_iterable()")
+    return _made("items", (), (items, ARRAYS))
+
+
+def from_iterable(items: Iterable[Any]) -> Pipeline:
+    """The items of something that can be iterated again and again (not an iterator): a stream without an index. It has to give the same
+    items each time; every lane iterates it and keeps its share."""
+    if hasattr(items, "__next__"):
+        raise TypeError("from_iterable() takes something that can be iterated again, and an iterator is used up: give what it comes of")
+    iter(items)
+    return _made("iterable", (), (items, ARRAYS))
+
+
+def mix(
+    *pipelines: Pipeline,
+    weights: Sequence[float] | dict[int, Sequence[float]],
+    replacement: bool = False,
+) -> Pipeline:
+    """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them from
+    draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until all have
+    run out once."""
+    schedule = sorted(weights.items()) if isinstance(weights, dict) else [(0, weights)]
+    return _made("mix", pipelines, ([(int(at), [float(w) for w in ws]) for at, ws in schedule], bool(replacement)))
+
+
+class _Getter:
+    """``items[index]``, as a step."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __call__(self, index: int) -> Any:
+        return self.items[index]
+
+
+def _items(_: Any, args: Any) -> Any:
+    items, kind = args
+    return _native.Pipeline.numbers(type(items).__name__, len(items), kind).map("[index]", _Getter(items))
+
+
+def _iterable(_: Any, args: Any) -> Any:
+    items, kind = args
+    return _native.Pipeline.iterable(type(items).__name__, items, kind)
+
+
+def _step(name: str) -> Any:
+    return lambda parents, args: getattr(parents[0]._native, name)(*args)
+
+
+def _joined(name: str) -> Any:
+    return lambda parents, args: getattr(_native.Pipeline, name)([p._native for p in parents], *args)
+
+
+def _batch(parents: Any, args: Any) -> Any:
+    size, drop_last, padded, collate = args
+    return parents[0]._native.batch(size, drop_last=drop_last, padded=padded, collate=collate)
+
+
+def _pack(parents: Any, args: Any) -> Any:
+    length, opened, fit, long, fields, padding = args
+    return parents[0]._native.pack(length, open=opened, fit=fit, long=long, fields=fields, padding=padding)
+
+
+#: Those that run Python code.
+_PYTHON = frozenset({"items", "iterable", "map", "filter", "flat_map", "sort_within"})
+
+_MAKERS: dict[str, Callable[[Any, Any], Any]] = {
+    "items": _items,
+    "iterable": _iterable,
+    "same": lambda parents, _: parents[0]._native,
+    "batch": _batch,
+    "pack": _pack,
+    **{
+        name: _step(name)
+        for name in (
+            *("map", "filter", "flat_map", "select", "without", "shuffle_parts", "shuffle_all", "shuffle", "unbatch", "sort_within"),
+            *("take", "skip", "repeat"),
+        )
+    },
+    **{name: _joined(name) for name in ("zip", "concat", "interleave", "mix")},
+}
