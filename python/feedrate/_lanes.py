@@ -132,6 +132,8 @@ class _Open:
         self.units = units
         self.key = turn.epoch, turn.seed
         self.over = False
+        #: A last unit that is not full, when it was read ahead of its turn.
+        self.left: list[Any] | None = None
         #: Units until the next cursor is sent.
         self.quiet = 0
 
@@ -203,14 +205,19 @@ class LaneFetcher:
         while opened.units < units:
             # Given before: read again to be where the turn is.
             try:
-                self._unit(opened)
+                unit = self._unit(opened)
             except Exception:
-                if opened.over:
-                    break
+                continue
+            if len(unit) < self._shape.samples:
+                # Not given, then: it is left over.
+                opened.left, opened.units = unit, units
         return opened
 
     def _unit(self, opened: _Open) -> list[Any]:
         opened.units += 1
+        if opened.left is not None:
+            unit, opened.left, opened.over = opened.left, None, True
+            return unit
         while not opened.over:
             try:
                 found: list[Any] = opened.lane.take(self._shape.samples)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, overload
 
@@ -186,8 +188,8 @@ class Pipeline:
         """Another order each epoch.
 
         An integer: out of a window of so many elements (all lanes together), each draw taking one and filling its place from behind.
-        ``"shards"``: the source's shards in another order. ``"all"``: all records, anywhere, in no memory; for indexed sources. The last two
-        go directly behind the source.
+        ``"shards"``: the source's shards in another order; goes behind the source, with nothing but maps and filters between. ``"all"``: all
+        records, anywhere, in no memory; behind an indexed source, with nothing but maps between.
         """
         if window == "shards":
             return self._then("shuffle_parts")
@@ -379,7 +381,7 @@ def _append(path: str, entry: dict[str, Any]) -> None:
     import json
 
     # One write of one line: lines of several processes do not mix.
-    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as file:
+    with contextlib.suppress(OSError), io.open(path, "ab", buffering=0) as file:
         file.write(json.dumps(entry).encode() + b"\n")
 
 
@@ -415,6 +417,30 @@ def _made(make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], optio
     indexed = IndexedPipeline(make, parents, args, options)
     indexed.__dict__["_native"] = made._native
     return indexed
+
+
+def open(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    format: str = "auto",
+    split: Literal["auto", "shards", "records"] = "auto",
+    **options: Any,
+) -> Pipeline:
+    """The samples of shards: paths, patterns (``*``, ``**``, ``{0000..0099}``, ``{a,b}``) or folders, in lexical order of their names.
+
+    Each sample is a dict. Nothing is unpickled, and no name in the data leads outside of it; compressed files (gzip, zstd, lz4, xz, bz2) are
+    found by content. ``docs/pipelines.md`` lists the formats and their options.
+
+    Args:
+        paths: one, or several. An error when nothing matches.
+        format: ``"auto"`` looks at the content of the first file, then at its name. Else one of ``"tar"``, ``"files"``, ``"jsonl"``,
+            ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``, ``"npy"``, ``"mds"``, ``"tokens"``.
+        split: how lanes share them: whole ``"shards"``; or ``"records"``, of which every lane reads its own and passes over the rest, which
+            keeps the order in which they are stored. ``"auto"`` takes shards where there are at least as many as lanes.
+        **options: of the format: ``columns``, ``fields``, ``where``, ….
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    return _made("open", (), ([os.fspath(path) for path in given], format, options, split, ARRAYS))
 
 
 def from_items(items: Any) -> Pipeline:
@@ -488,6 +514,7 @@ def _pack(parents: Any, args: Any) -> Any:
 _PYTHON = frozenset({"items", "iterable", "map", "filter", "flat_map", "sort_within"})
 
 _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
+    "open": lambda _, args: _native.Pipeline.open(*args),
     "items": _items,
     "iterable": _iterable,
     "same": lambda parents, _: parents[0]._native,

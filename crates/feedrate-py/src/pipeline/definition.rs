@@ -1,15 +1,15 @@
 //! Definitions.
 
-use std::sync::Arc;
-
 use feedrate::pipeline::{self, Batch, Deal, Fit, Func, Long, Opening, Packing, Weights};
 use feedrate::source::Numbers;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::function::{Callable, KeyOf};
 use super::lane::{Lane, raise};
 use super::sequence::Iterated;
+use super::sources;
 use super::value::Arrays;
 use crate::state;
 
@@ -63,6 +63,23 @@ impl Pipeline {
     fn iterable(name: String, object: Py<PyAny>, arrays: &str) -> PyResult<Self> {
         Ok(Self {
             inner: pipeline::Pipeline::source(Iterated { name, object }),
+            arrays: Arrays::of(arrays)?,
+        })
+    }
+
+    /// Shards of a format (`auto` looks at the first), dealt out to lanes by `split`.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        patterns: Vec<String>,
+        format: &str,
+        options: &Bound<'_, PyDict>,
+        split: &str,
+        arrays: &str,
+    ) -> PyResult<Self> {
+        let source = sources::open(py, patterns, format, options)?;
+        Ok(Self {
+            inner: pipeline::Pipeline::dealt(source, deal(split)?),
             arrays: Arrays::of(arrays)?,
         })
     }
@@ -246,7 +263,6 @@ impl Pipeline {
     }
 }
 
-#[expect(dead_code, reason = "the formats of shards come with their sources")]
 fn deal(name: &str) -> PyResult<Deal> {
     match name {
         "auto" => Ok(Deal::Auto),
@@ -254,9 +270,4 @@ fn deal(name: &str) -> PyResult<Deal> {
         "records" => Ok(Deal::Records),
         other => Err(config(format!("split={other:?}: auto, shards or records"))),
     }
-}
-
-#[expect(dead_code, reason = "the formats of shards come with their sources")]
-fn shared(source: impl feedrate::source::Source) -> Arc<dyn feedrate::source::Source> {
-    Arc::new(source)
 }

@@ -4,6 +4,7 @@ mod definition;
 mod function;
 mod lane;
 mod sequence;
+mod sources;
 mod value;
 
 pub(crate) use definition::Pipeline;

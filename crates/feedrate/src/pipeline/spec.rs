@@ -91,6 +91,7 @@ impl Batch {
 }
 
 /// What happens to elements.
+#[derive(Clone)]
 pub(super) enum Step {
     Source {
         source: Arc<dyn Source>,
@@ -232,15 +233,18 @@ impl Pipeline {
         self.then(Step::Without(fields))
     }
 
-    /// The parts of the source in another order each epoch. Refused unless it follows a source.
+    /// The parts of the source in another order each epoch. Goes through steps that look at one element at a time, down to the source;
+    /// refused behind others.
     pub fn shuffle_parts(&self) -> Result<Self, Error> {
-        match self.0.step {
+        match &self.0.step {
             Step::Source { .. } => Ok(self.then(Step::ShuffleParts)),
-            _ => Err(self.misplaced("shuffle_parts()", "a source: put it directly behind")),
+            step if step.single() => Ok(Self::of(step.clone(), vec![self.0.inputs[0].shuffle_parts()?])),
+            _ => Err(self.misplaced("shuffle_parts()", "a source, with nothing but maps and filters between")),
         }
     }
 
-    /// The records in another order each epoch, all of them equally likely anywhere. Refused unless it follows an indexed source.
+    /// The records in another order each epoch, all of them equally likely anywhere. Goes through steps that give one element for
+    /// each, down to the source; refused behind others, and unless the source is indexed.
     pub fn shuffle_all(&self) -> Result<Self, Error> {
         match &self.0.step {
             Step::Source { source, .. } if source.indexed() => Ok(self.then(Step::ShuffleAll)),
@@ -249,7 +253,8 @@ impl Pipeline {
                  source with an index",
                 source.format()
             ))),
-            _ => Err(self.misplaced("shuffle_all()", "an indexed source: put it directly behind")),
+            step if step.one_for_each() => Ok(Self::of(step.clone(), vec![self.0.inputs[0].shuffle_all()?])),
+            _ => Err(self.misplaced("shuffle_all()", "an indexed source, with nothing but maps between")),
         }
     }
 
@@ -366,8 +371,7 @@ impl Pipeline {
     pub fn indexed(&self) -> bool {
         match &self.0.step {
             Step::Source { source, .. } => source.indexed(),
-            Step::Map(_) | Step::Select(_) | Step::Without(_) => self.0.inputs.iter().all(Pipeline::indexed),
-            _ => false,
+            step => step.one_for_each() && self.0.inputs.iter().all(Pipeline::indexed),
         }
     }
 
@@ -472,6 +476,16 @@ impl Node {
 }
 
 impl Step {
+    /// Whether it gives one element for each, by itself.
+    fn one_for_each(&self) -> bool {
+        matches!(self, Self::Map(_) | Self::Select(_) | Self::Without(_))
+    }
+
+    /// Whether it looks at one element at a time.
+    fn single(&self) -> bool {
+        self.one_for_each() || matches!(self, Self::Keep(_) | Self::Expand(_))
+    }
+
     /// Whether it must see all elements in one row.
     pub(super) fn counts(&self) -> bool {
         matches!(self, Self::Take(_) | Self::Skip(_) | Self::Zip)

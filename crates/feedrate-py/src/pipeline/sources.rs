@@ -1,0 +1,474 @@
+//! Shards by their format and options.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use feedrate::batch::{DType, Value};
+use feedrate::source::tar::{Duplicates, EndMark, Grouping, IndexAt, Missing, Names, Split};
+use feedrate::source::{
+    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, JsonLines, Mds, Npy, Ones, Op, Parquet, ShortWindow, Source,
+    Tar, TfContent, TfRecords, Tokens, Windows,
+};
+use feedrate::store;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+use super::value::from_python;
+use crate::error::PipelineError;
+
+fn config(error: impl Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn reading(error: impl Display) -> PyErr {
+    PipelineError::new_err(error.to_string())
+}
+
+/// The options of one format. Each is taken once; what is left is not an option of it.
+struct Options<'py> {
+    format: &'static str,
+    given: Bound<'py, PyDict>,
+    known: Vec<&'static str>,
+}
+
+impl<'py> Options<'py> {
+    fn new(format: &'static str, given: &Bound<'py, PyDict>) -> PyResult<Self> {
+        Ok(Self {
+            format,
+            given: given.copy()?,
+            known: Vec::new(),
+        })
+    }
+
+    fn take(&mut self, name: &'static str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.known.push(name);
+        let found = self.given.get_item(name)?;
+        if found.is_some() {
+            self.given.del_item(name)?;
+        }
+        Ok(found.filter(|value| !value.is_none()))
+    }
+
+    fn get<T>(&mut self, name: &'static str) -> PyResult<Option<T>>
+    where
+        T: for<'a> FromPyObject<'a, 'py>,
+    {
+        let format = self.format;
+        let Some(value) = self.take(name)? else { return Ok(None) };
+        match value.extract::<T>() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(PyTypeError::new_err(format!("{format}: {name}={} is not understood", value.repr()?))),
+        }
+    }
+
+    /// A list of names, or one.
+    fn names(&mut self, name: &'static str) -> PyResult<Option<Vec<String>>> {
+        let Some(value) = self.take(name)? else { return Ok(None) };
+        if let Ok(one) = value.cast::<PyString>() {
+            return Ok(Some(vec![one.to_str()?.to_owned()]));
+        }
+        Ok(Some(value.extract()?))
+    }
+
+    /// One of some words.
+    fn one_of<T: Clone>(&mut self, name: &'static str, words: &[(&str, T)]) -> PyResult<Option<T>> {
+        let Some(word) = self.get::<String>(name)? else { return Ok(None) };
+        match words.iter().find(|(known, _)| *known == word) {
+            Some((_, value)) => Ok(Some(value.clone())),
+            None => {
+                let known: Vec<_> = words.iter().map(|(known, _)| *known).collect();
+                Err(config(format!("{}: {name}={word:?} is none of {known:?}", self.format)))
+            }
+        }
+    }
+
+    fn done(self) -> PyResult<()> {
+        match self.given.keys().iter().next() {
+            None => Ok(()),
+            Some(name) => Err(PyTypeError::new_err(format!(
+                "{} has no option {}; there are {:?}",
+                self.format,
+                name.repr()?,
+                self.known
+            ))),
+        }
+    }
+}
+
+/// Sets options that were given.
+macro_rules! set {
+    ($source:ident, $options:ident, $($method:ident = $value:expr;)*) => {
+        $( if let Some(value) = $value? { $source = $source.$method(value); } )*
+    };
+}
+
+/// The format of a word.
+fn format_of(name: &str) -> PyResult<Format> {
+    const ALL: &[Format] = &[
+        Format::Tar,
+        Format::Parquet,
+        Format::Arrow,
+        Format::TfRecord,
+        Format::Npy,
+        Format::Mds,
+        Format::JsonLines,
+        Format::Csv,
+        Format::Tsv,
+        Format::Files,
+    ];
+    ALL.iter().copied().find(|format| format.name() == name).ok_or_else(|| {
+        let known: Vec<_> = ALL.iter().map(|format| format.name()).collect();
+        config(format!("format={name:?} is none of {known:?}, \"tokens\""))
+    })
+}
+
+/// Opens patterns as what `format` says, or `auto` for what the first of them is. Returns the source.
+pub(super) fn open(
+    py: Python<'_>,
+    patterns: Vec<String>,
+    format: &str,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Arc<dyn Source>> {
+    if format == "tokens" {
+        return tokens(py, patterns, options);
+    }
+    let format = if format == "auto" {
+        let first = patterns.first().ok_or_else(|| config("no path or pattern was given"))?.clone();
+        py.detach(|| feedrate::source::format_of(&first)).map_err(reading)?
+    } else {
+        format_of(format)?
+    };
+    match format {
+        Format::Tar => tar(patterns, options),
+        Format::Parquet => parquet(py, patterns, options),
+        Format::Arrow | Format::ArrowStream => arrow(py, patterns, options),
+        Format::TfRecord => tfrecord(py, patterns, options),
+        Format::Npy | Format::Npz => npy(py, patterns, options),
+        Format::Mds => mds(patterns, options),
+        Format::JsonLines => jsonl(patterns, options),
+        Format::Csv => csv("csv", b',', patterns, options),
+        Format::Tsv => csv("tsv", b'\t', patterns, options),
+        Format::Files => files(patterns, options),
+        other => Err(config(format!(
+            "{} is {other}, which feedrate does not read: name another format=, or read it with from_items()",
+            patterns.join(" ")
+        ))),
+    }
+}
+
+/// Files that patterns stand for.
+fn paths(py: Python<'_>, patterns: &[String]) -> PyResult<Vec<PathBuf>> {
+    let found = py.detach(|| store::find(patterns)).map_err(reading)?;
+    found
+        .iter()
+        .map(|blob| blob.path().map(PathBuf::from).ok_or_else(|| config(format!("{} is no file", blob.name()))))
+        .collect()
+}
+
+fn tar(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("tar", options)?;
+    let mut source = Tar::new(patterns);
+    let grouping = [
+        ("consecutive", Grouping::Consecutive),
+        ("whole", Grouping::Whole),
+        ("scattered", Grouping::Scattered),
+    ];
+    let key = [("first_dot", Split::FirstDot), ("last_dot", Split::LastDot)];
+    let names = [("utf8", Names::Utf8), ("latin1", Names::Latin1)];
+    let duplicates = [
+        ("error", Duplicates::Error),
+        ("first", Duplicates::First),
+        ("last", Duplicates::Last),
+    ];
+    let missing = [
+        ("error", Missing::Error),
+        ("skip", Missing::Skip),
+        ("leave", Missing::Leave),
+    ];
+    let end = [
+        ("checked", EndMark::Checked),
+        ("required", EndMark::Required),
+        ("optional", EndMark::Optional),
+    ];
+    set! { source, o,
+        grouping = o.one_of("grouping", &grouping);
+        split = o.one_of("key", &key);
+        names = o.one_of("names", &names);
+        duplicates = o.one_of("duplicates", &duplicates);
+        fields = o.names("fields");
+        missing = o.one_of("missing", &missing);
+        end_mark = o.one_of("end_mark", &end);
+        repeats = o.get("repeats");
+        hidden = o.get("hidden");
+        url = o.get("url");
+        decompress = o.get("decompress");
+        max_sample_bytes = o.get("max_sample_bytes");
+    }
+    match o.take("index")? {
+        None => {}
+        Some(value) => {
+            let at = match value.extract::<bool>() {
+                Ok(true) => Some(IndexAt::Memory),
+                Ok(false) => None,
+                Err(_) => Some(match value.extract::<String>()?.as_str() {
+                    "memory" => IndexAt::Memory,
+                    "beside" => IndexAt::Beside,
+                    folder => IndexAt::Folder(folder.into()),
+                }),
+            };
+            if let Some(at) = at {
+                source = source.with_index(at);
+            }
+        }
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn files(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("files", options)?;
+    let mut source = Files::new(patterns);
+    set! { source, o,
+        classes = o.get("classes");
+        hidden = o.get("hidden");
+        extensions = o.names("extensions");
+        files_per_part = o.get("files_per_part");
+        max_file_bytes = o.get("max_file_bytes");
+        bytes = o.get("read");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn jsonl(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("jsonl", options)?;
+    let mut source = JsonLines::new(patterns);
+    let big = [
+        ("error", BigInts::Error),
+        ("float", BigInts::Float),
+        ("text", BigInts::Text),
+    ];
+    set! { source, o,
+        columns = o.names("columns");
+        big_ints = o.one_of("big_ints", &big);
+        max_line_bytes = o.get("max_line_bytes");
+        split_bytes = o.get("split_bytes");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn csv(
+    format: &'static str,
+    delimiter: u8,
+    patterns: Vec<String>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new(format, options)?;
+    let mut source = Csv::new(patterns).delimiter(delimiter);
+    let byte = |text: Option<String>, what: &str| match text.as_deref().map(str::as_bytes) {
+        None => Ok(None),
+        Some([byte]) => Ok(Some(*byte)),
+        Some(_) => Err(config(format!("{format}: {what}={:?} is not one byte", text.unwrap_or_default()))),
+    };
+    let given = o.get("delimiter")?;
+    if let Some(byte) = byte(given, "delimiter")? {
+        source = source.delimiter(byte);
+    }
+    let given = o.get("quote")?;
+    if let Some(byte) = byte(given, "quote")? {
+        source = source.quote(byte);
+    }
+    if let Some(types) = o.take("types")? {
+        let types = types.cast_into::<PyDict>()?;
+        let mut found = Vec::with_capacity(types.len());
+        for (name, kind) in types.iter() {
+            let kind: String = match kind.getattr("__name__") {
+                Ok(name) => name.extract()?,
+                Err(_) => kind.extract()?,
+            };
+            let kind = match kind.as_str() {
+                "str" | "text" => CsvType::Text,
+                "int" => CsvType::Int,
+                "float" => CsvType::Float,
+                "bool" => CsvType::Bool,
+                other => return Err(config(format!("{format}: a column of {other:?}: str, int, float or bool"))),
+            };
+            found.push((name.extract::<String>()?, kind));
+        }
+        source = source.types(found);
+    }
+    set! { source, o,
+        names = o.names("names");
+        columns = o.names("columns");
+        infer = o.get("infer");
+        max_row_bytes = o.get("max_row_bytes");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn parquet(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("parquet", options)?;
+    let mut source = Parquet::new(paths(py, &patterns)?);
+    set! { source, o,
+        columns = o.names("columns");
+        filter = filter(&mut o);
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn arrow(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("arrow", options)?;
+    let mut source = ArrowIpc::new(paths(py, &patterns)?);
+    set! { source, o,
+        columns = o.names("columns");
+        filter = filter(&mut o);
+        limit = o.get("max_batch_bytes");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn filter(o: &mut Options<'_>) -> PyResult<Option<Filter>> {
+    o.take("where")?.map(|given| condition(&given)).transpose()
+}
+
+/// `("length", "<", 4096)`; `("name", "is null")`; `["and", …]`, `["or", …]`, `["not", …]`; a list of conditions is all of them.
+fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
+    if let Ok(list) = given.cast::<PyList>() {
+        let mut items = list.iter();
+        let word = items.clone().next().and_then(|first| first.extract::<String>().ok());
+        if word.is_some() {
+            items.next();
+        }
+        let inner: Vec<Filter> = items.map(|item| condition(&item)).collect::<PyResult<_>>()?;
+        return match word.as_deref() {
+            None | Some("and") => Ok(Filter::All(inner)),
+            Some("or") => Ok(Filter::Any(inner)),
+            Some("not") => match <[Filter; 1]>::try_from(inner) {
+                Ok([inner]) => Ok(inner.negate()),
+                Err(_) => Err(config("where: [\"not\", condition] takes one condition")),
+            },
+            Some(other) => Err(config(format!("where: {other:?} is none of \"and\", \"or\", \"not\""))),
+        };
+    }
+    let tuple = given.cast::<PyTuple>().map_err(|_| {
+        config("where: a condition is (column, operator, value), (column, \"is null\"), or a list of conditions")
+    })?;
+    if let Ok((column, word)) = tuple.extract::<(String, String)>() {
+        return match word.as_str() {
+            "is null" => Ok(Filter::Null(column)),
+            "is not null" => Ok(Filter::Null(column).negate()),
+            other => Err(config(format!("where: {other:?} is neither \"is null\" nor \"is not null\""))),
+        };
+    }
+    let (column, op, value): (String, String, Bound<'_, PyAny>) = tuple.extract()?;
+    let op = match op.as_str() {
+        "=" | "==" => Op::Eq,
+        "!=" => Op::Ne,
+        "<" => Op::Lt,
+        "<=" => Op::Le,
+        ">" => Op::Gt,
+        ">=" => Op::Ge,
+        other => return Err(config(format!("where: {other:?} is none of = != < <= > >="))),
+    };
+    match from_python(&value, 0)? {
+        value @ (Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Bytes(_)) => {
+            Ok(Filter::column(column, op, value))
+        }
+        other => Err(config(format!("where: {column} is compared with {}", other.kind()))),
+    }
+}
+
+fn tfrecord(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("tfrecord", options)?;
+    let mut source = TfRecords::new(paths(py, &patterns)?);
+    let content = [
+        ("example", TfContent::Example),
+        ("sequence_example", TfContent::SequenceExample),
+        ("raw", TfContent::Raw),
+    ];
+    let ones = [("bytes", Ones::Bytes), ("lists", Ones::Lists), ("single", Ones::Single)];
+    set! { source, o,
+        content = o.one_of("content", &content);
+        features = o.names("features");
+        check = o.get("check");
+        limit = o.get("max_record_bytes");
+    }
+    match o.take("scalars")? {
+        None => {}
+        Some(value) if value.is_instance_of::<PyString>() => {
+            let word: String = value.extract()?;
+            let found = ones.iter().find(|(known, _)| *known == word);
+            let (_, rule) = found.ok_or_else(|| {
+                config(format!("tfrecord: scalars={word:?} is none of \"bytes\", \"lists\", \"single\", or a list of names"))
+            })?;
+            source = source.ones(rule.clone());
+        }
+        Some(value) => source = source.ones(Ones::Named(value.extract()?)),
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn npy(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("npy", options)?;
+    let mut source = Npy::new(paths(py, &patterns)?);
+    set! { source, o,
+        named = o.get::<String>("name");
+        fields = o.names("fields");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn mds(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("mds", options)?;
+    let mut source = Mds::new(patterns);
+    set! { source, o,
+        columns = o.names("columns");
+        limit = o.get("max_shard_bytes");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("tokens", options)?;
+    let dtype: Option<String> = o.get("dtype")?;
+    let length: Option<usize> = o.get("length")?;
+    let extra: Option<usize> = o.get("extra")?;
+    let stride: Option<usize> = o.get("stride")?;
+    let pad: Option<i64> = o.get("pad")?;
+    let keep: Option<bool> = o.get("keep_short")?;
+    let wide: Option<bool> = o.get("wide")?;
+    o.done()?;
+    let windows = length.map(|len| Windows {
+        extra: extra.unwrap_or(1),
+        stride: stride.unwrap_or(len),
+        last: match (pad, keep) {
+            (Some(token), _) => ShortWindow::Pad(token),
+            (None, Some(true)) => ShortWindow::Keep,
+            _ => ShortWindow::Drop,
+        },
+        ..Windows::of(len)
+    });
+    let wanted = || config("tokens: a flat file has no documents: give length= for windows of so many tokens");
+    let source = if let Some(dtype) = dtype {
+        let dtype = DType::from_name(&dtype).ok_or_else(|| config(format!("tokens: there is no dtype {dtype:?}")))?;
+        Tokens::raw(paths(py, &patterns)?, dtype, windows.ok_or_else(wanted)?)
+    } else if patterns.iter().any(|pattern| pattern.ends_with(".npy")) {
+        Tokens::npy(paths(py, &patterns)?, windows.ok_or_else(wanted)?)
+    } else {
+        let megatron = Tokens::megatron(patterns);
+        match windows {
+            Some(windows) => megatron.windows(windows),
+            None => megatron,
+        }
+    };
+    Ok(Arc::new(source.wide(wide.unwrap_or(false))))
+}

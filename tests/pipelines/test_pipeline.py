@@ -1,0 +1,211 @@
+"""What a pipeline is: data that prints, pickles and compares; what its steps give; what happens to bad elements."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import steps
+
+import feedrate
+from feedrate import DataLoader, PipelineError, from_items, from_iterable
+
+
+def test_a_definition_prints_compares_and_pickles() -> None:
+    def make(window: int) -> Any:
+        return from_items(range(9)).filter(steps.two_of_three).shuffle(window).batch(2)
+
+    pipeline = make(4)
+    assert str(pipeline) == "numbers(range, 9)\nmap([index])\nfilter(two_of_three)\nshuffle(4)\nbatch(2, drop_last=false)\n"
+    assert pipeline.fingerprint == make(4).fingerprint != make(5).fingerprint
+    again = pickle.loads(pickle.dumps(pipeline))
+    assert again.fingerprint == pipeline.fingerprint
+    assert [b.tolist() for b in again] == [b.tolist() for b in make(4)]
+
+
+def test_an_indexed_pipeline_is_a_map_style_dataset() -> None:
+    pipeline = from_items("abcdef").map(str.upper)
+    assert isinstance(pipeline, feedrate.Pipeline)
+    assert (len(pipeline), pipeline[1], pipeline[-1], pipeline.__getitems__([3, 0, 3])) == (6, "B", "F", ["D", "A", "D"])
+    assert list(pipeline[2:4]) == ["C", "D"]
+    with pytest.raises(IndexError, match="index 6 of a pipeline of 6"):
+        pipeline[6]
+    loader = DataLoader(pipeline, batch_size=4, shuffle=True, generator=1)
+    assert sorted(x for batch in loader for x in batch) == list("ABCDEF")
+    assert loader.plan(0, 1) is not None
+
+
+def test_a_stream_says_why_it_has_no_index_or_length() -> None:
+    stream = from_items(range(4)).filter(steps.two_of_three)
+    with pytest.raises(TypeError, match="a stream has no index 2"):
+        stream[2]
+    with pytest.raises(TypeError, match="not known before all is read"):
+        len(stream)
+    assert len(from_items(range(5)).shuffle(2).batch(2)) == 3
+
+
+@pytest.mark.parametrize("step", steps.STEPS)
+def test_steps_against_plain_python(step: str) -> None:
+    n = 23
+    base = list(range(n))
+    expected = {
+        "map": [3 * x for x in base],
+        "filter": [x for x in base if x % 3 != 1],
+        "flat_map": [y for x in base for y in steps.few(x)],
+        "batch": [sum(base[i : i + 3]) for i in range(0, n, 3)],
+        "batch with a function": [sum(base[i : i + 3]) for i in range(0, n, 3)],
+        "rebatch": [sum(base[i : i + 2]) for i in range(0, n, 2)],
+        "sort_within": [x for i in range(0, n, 4) for x in sorted(base[i : i + 4], key=steps.by_residue)],
+        "take": base[:17],
+        "skip": base[5:],
+        "repeat": base * 2,
+        "concat": base + list(range(7)),
+        "zip": base,
+    }
+    found = list(steps.STEPS[step](steps.numbers(n, indexed=True)))
+    if step in expected:
+        assert found == expected[step]
+    elif step == "shuffle":
+        assert sorted(found) == base != found
+    elif step == "interleave":
+        assert found[:8] == [0, 1, 0, 1, 2, 3, 2, 3]
+        assert sorted(found) == sorted(base + list(range(7)))
+    elif step == "mix":
+        assert sorted(found) == sorted(base + list(range(9)))
+        assert [x for x in found if x >= 9] == base[9:]
+    elif step == "mix again":
+        assert set(found) == set(base)
+    elif step == "pack":
+        filled = [x for x in found if x]
+        assert sorted(filled) == sorted(x for x in base for _ in range(x % 11) if x)
+
+
+def test_batches_are_of_the_elements_own_types() -> None:
+    rows = from_items([{"a": np.float32(i), "b": i, "s": str(i), "v": np.arange(2, dtype=np.uint8)} for i in range(3)])
+    (batch,) = rows.batch(3)
+    assert (batch["a"].dtype, batch["b"].dtype, batch["v"].shape, batch["s"]) == (np.float32, np.int64, (3, 2), ["0", "1", "2"])
+    padded = list(steps.numbers(4, indexed=True).map(steps.ragged).padded_batch(4))[0]
+    assert padded["row"].tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 1, 2]]
+    assert padded["row_length"].tolist() == [0, 1, 2, 3]
+    assert list(rows.batch(2).unbatch().select("b", text="s"))[2] == {"b": 2, "text": "2"}
+
+
+def test_fields() -> None:
+    rows = from_items([{"a": 1, "b": 2}])
+    assert next(iter(rows.rename(c="a"))) == {"c": 1, "b": 2}
+    assert next(iter(rows.without("a"))) == {"b": 2}
+    with pytest.raises(PipelineError, match=r"no field `z`; there are \[\"a\", \"b\"\]"):
+        next(iter(rows.select("z")))
+    coded = from_items([{"txt": b"hi", "cls": b"7", "json": b'{"k": [1]}', "bin": b"\0"}])
+    assert next(iter(coded.decode())) == {"txt": "hi", "cls": 7, "json": {"k": [1]}, "bin": b"\0"}
+    assert next(iter(coded.decode("cls", bin=len)))["bin"] == 1
+    with pytest.raises(ValueError, match="knows no decoder for the field 'bin'"):
+        coded.decode("bin")
+
+
+def test_shuffles_differ_by_epoch_and_seed_and_not_by_anything_else() -> None:
+    pipeline = from_items(range(50)).shuffle(50).seed(3)
+    first, second = list(pipeline), list(pipeline)
+    assert first != second
+    pipeline.set_epoch(0)
+    assert list(pipeline) == first
+    assert list(from_items(range(50)).shuffle(50).seed(4)) != first
+
+
+def test_repeating_for_ever_can_be_left() -> None:
+    stream = iter(from_items(range(3)).shuffle("all").repeat())
+    found = [next(stream) for _ in range(9)]
+    assert [sorted(found[i : i + 3]) for i in (0, 3, 6)] == [[0, 1, 2]] * 3
+    assert list(from_items([]).repeat()) == []
+
+
+# -- definitions that cannot be
+
+
+def test_mistakes_are_raised_where_they_are_made() -> None:
+    stream = from_iterable(steps.Again(3))
+    with pytest.raises(ValueError, match=r"shuffle_all\(\) behind iterable: its records cannot be read by number"):
+        stream.shuffle("all")
+    with pytest.raises(ValueError, match="it works on a source, with nothing but maps and filters between"):
+        stream.batch(2).shuffle("shards")
+    with pytest.raises(ValueError, match=r"batch\(\) takes a whole number from 1 on, but got 0"):
+        stream.batch(0)
+    with pytest.raises(TypeError, match=r"map\(\) takes a function, but got 3"):
+        stream.map(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="an iterator is used up"):
+        from_iterable(iter([1]))
+    with pytest.raises(TypeError, match=r"use from_iterable\(\)"):
+        from_items(steps.Again(2))
+    with pytest.raises(ValueError, match="a mix of 2 streams has 1 weights"):
+        feedrate.mix(stream, stream, weights=[1])
+
+
+# -- bad elements
+
+
+def test_an_error_has_the_users_type_and_says_where() -> None:
+    stream = iter(from_items(range(9)).map(steps.bad_sevens))
+    assert [next(stream) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="3 is bad") as caught:
+        next(stream)
+    assert caught.value.__notes__ == ["in map(bad_sevens), range, record 3"]
+    assert list(stream) == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_elements_are_left_out_and_batches_stay_full(workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "bad.jsonl"
+    pipeline = steps.numbers(40, indexed=False).map(steps.bad_sevens).on_error("skip", log=str(log)).lanes(rows=2)
+    loader = DataLoader(pipeline, batch_size=5, num_workers=workers, workers="thread")
+    batches = [batch.tolist() for batch in loader]
+    wanted = [x for x in range(40) if x % 7 != 3]
+    assert sorted(x for batch in batches for x in batch) == wanted
+    assert [len(batch) for batch in batches] == [5] * (len(wanted) // 5) + ([len(wanted) % 5] if len(wanted) % 5 else [])
+    assert sorted(entry["key"] for entry in loader.skipped) == sorted(f"record {x}" for x in range(40) if x % 7 == 3)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sorted(line["reason"] for line in lines) == sorted(f"ValueError: {x} is bad" for x in range(40) if x % 7 == 3)
+    assert {line["step"] for line in lines} == {"map(bad_sevens)"}
+
+
+def test_too_many_bad_elements_raise_after_all() -> None:
+    pipeline = steps.numbers(40, indexed=False).map(steps.bad_sevens).on_error("skip", at_most=2)
+    with pytest.raises(ValueError, match="17 is bad") as caught:
+        list(pipeline)
+    assert any("bad element 3 of the epoch" in note and "at_most=2" in note for note in caught.value.__notes__)
+
+
+def test_a_function_decides_about_bad_elements() -> None:
+    seen: list[str] = []
+
+    def decide(error: Exception) -> bool:
+        seen.append(str(error))
+        return "3 is bad" in seen[-1]
+
+    stream = iter(steps.numbers(40, indexed=False).map(steps.bad_sevens).on_error(decide))
+    with pytest.raises(ValueError, match="10 is bad"):
+        list(stream)
+    assert seen == ["3 is bad", "10 is bad"]
+
+
+def test_an_error_of_an_iterable_keeps_its_type() -> None:
+    class Breaks:
+        def __iter__(self) -> Any:
+            yield 1
+            raise KeyError("gone")
+
+    stream = iter(from_iterable(Breaks()))
+    assert next(stream) == 1
+    with pytest.raises(KeyError, match="gone"):
+        next(stream)
+
+
+def test_stop_iteration_in_a_step_is_an_error() -> None:
+    def stops(_: int) -> int:
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="raised StopIteration. It would end the stream without a word"):
+        list(from_items(range(3)).map(stops))

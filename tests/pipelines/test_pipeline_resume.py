@@ -1,0 +1,217 @@
+"""Every step, and random pipelines of up to six: stopped at every batch, taken up with other workers, and on other ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import steps
+
+import feedrate
+from feedrate import Coordinator, DataLoader, Pipeline
+from feedrate.testing import assert_resumable
+
+
+def in_threads(pipeline: Pipeline, batch_size: int | None = 4) -> Any:
+    def make(num_workers: int = 0) -> DataLoader:
+        return DataLoader(pipeline, batch_size=batch_size, seed=5, num_workers=num_workers, workers="thread")
+
+    return make
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "stream"])
+@pytest.mark.parametrize("step", steps.STEPS)
+def test_each_step_is_exact_at_every_cut(step: str, indexed: bool) -> None:
+    pipeline = steps.STEPS[step](steps.numbers(23, indexed=indexed))
+    assert_resumable(in_threads(pipeline), workers=(0, 2))
+
+
+def drawn(seed: int) -> Pipeline:
+    rng = random.Random(seed)
+    pipeline = steps.numbers(rng.randrange(5, 40), indexed=rng.random() < 0.5)
+    if rng.random() < 0.5:
+        pipeline = pipeline.shuffle("shards")
+    for name in rng.choices(sorted(steps.STEPS), k=rng.randrange(1, 7)):
+        pipeline = steps.STEPS[name](pipeline)
+        # What has grown too long for a test is cut, which is a step as well.
+        length = pipeline.length()
+        if length is not None and length > 60:
+            pipeline = pipeline.take(60)
+    return pipeline.lanes(rows=rng.choice([1, 2, 3, 8]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_pipelines_are_exact_at_every_cut(seed: int) -> None:
+    pipeline = drawn(seed)
+    report = assert_resumable(in_threads(pipeline, random.Random(seed).choice([None, 1, 3, 5])), workers=(0, 3), epochs=2, steps=25)
+    assert report.ok, pipeline
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40, 400))
+def test_many_random_pipelines(seed: int) -> None:
+    test_random_pipelines_are_exact_at_every_cut(seed)
+
+
+@pytest.mark.parametrize("step", ["filter", "shuffle", "pack", "mix"])
+def test_processes_give_the_same_and_are_taken_up(step: str) -> None:
+    pipeline = steps.STEPS[step](steps.numbers(40, indexed=True)).map(steps.noisy)
+    inline = [batch.tolist() for batch in DataLoader(pipeline, batch_size=3, seed=5)]
+    loader = DataLoader(pipeline, batch_size=3, seed=5, num_workers=2, workers="process", multiprocessing_context="fork")
+    batches = iter(loader)
+    begun = [next(batches).tolist() for _ in range(5)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert begun + [batch.tolist() for batch in batches] == inline
+    later = DataLoader(pipeline, batch_size=3, seed=5)
+    later.load_state_dict(state)
+    assert [batch.tolist() for batch in later] == inline[5:]
+
+
+def test_random_generators_of_the_process_are_keyed_too() -> None:
+    """As random steps of a pipeline are by nature: the same in any pool, and the user's own generators are left alone."""
+    pipeline = steps.numbers(12, indexed=False).map(steps.noisy_globals).lanes(rows=2)
+    found = []
+    for options in ({}, {"num_workers": 2, "workers": "process", "multiprocessing_context": "fork"}):
+        random.seed(3)
+        loader = DataLoader(pipeline, batch_size=None, seed=5, seeding="sample", **options)
+        found.append([tuple(map(int, sample)) for sample in loader])
+        if not options:
+            after = random.random()
+            random.seed(3)
+            assert random.random() == after
+    assert found[0] == found[1]
+
+
+# -- ranks
+
+
+class Run:
+    """One rank, on a thread."""
+
+    def __init__(self, rank: int, world: int, store: Any, make: Any, state: dict[str, Any] | None, steps: int | None) -> None:
+        self.batches: list[list[int]] = []
+        self.masks: list[Any] = []
+        self.state: dict[str, Any] = {}
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(rank, world, store, make, state, steps))
+        self._thread.start()
+
+    def _run(self, rank: int, world: int, store: Any, make: Any, state: Any, count: int | None) -> None:
+        try:
+            loader = make((rank, world), Coordinator(store, timeout=60, name="t") if world > 1 else None)
+            if state is not None:
+                loader.load_state_dict(state)
+            batches: Iterator[Any] = iter(loader)
+            while count is None or len(self.batches) < count:
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                mask = loader.mask
+                own = mask is None or bool(mask.all())
+                self.batches.append([int(x) for x in batch] if own else [])
+            self.state = json.loads(json.dumps(loader.state_dict())) if count is not None else {}
+        except BaseException as error:
+            self._error = error
+
+    def join(self) -> Run:
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+        return self
+
+
+def run_ranks(pipeline: Pipeline, world: int, *, remainder: Any = "exact", state: Any = None, steps: int | None = None) -> list[Run]:
+    """The global batch is 8 whatever the number of ranks."""
+    dist = pytest.importorskip("torch.distributed")
+    store = dist.HashStore()
+
+    def make(distributed: tuple[int, int], coordinator: Any) -> DataLoader:
+        return DataLoader(
+            pipeline, batch_size=8 // world, seed=5, distributed=distributed, remainder=remainder, coordinator=coordinator
+        )
+
+    runs = [Run(rank, world, store, make, state, steps) for rank in range(world)]
+    return [run.join() for run in runs]
+
+
+def global_batches(runs: list[Run]) -> list[list[int]]:
+    return [[x for run in runs for x in run.batches[step]] for step in range(len(runs[0].batches))]
+
+
+@pytest.mark.parametrize("step", ["filter", "shuffle", "flat_map", "mix", "take"])
+def test_ranks_share_all_in_equal_steps(step: str) -> None:
+    pipeline = steps.STEPS[step](steps.numbers(61, indexed=True)).lanes(rows=3, units=4)
+    alone = global_batches(run_ranks(pipeline, 1))
+    for world in (2, 4):
+        runs = run_ranks(pipeline, world)
+        assert len({len(run.batches) for run in runs}) == 1
+        together = global_batches(runs)
+        assert sorted(x for batch in together for x in batch) == sorted(x for batch in alone for x in batch)
+        # Until the first lane ends, the global batches are the same.
+        full = list(itertools.takewhile(lambda batch: len(batch) == 8, alone))
+        assert together[: len(full)] == full
+
+
+@pytest.mark.parametrize("step", ["filter", "shuffle", "mix"])
+@pytest.mark.parametrize(("saved", "taken"), [(1, 2), (2, 1), (2, 4), (4, 2)])
+def test_a_state_goes_on_with_another_number_of_ranks(step: str, saved: int, taken: int) -> None:
+    pipeline = steps.STEPS[step](steps.numbers(90, indexed=False)).lanes(rows=2, units=4)
+    whole = global_batches(run_ranks(pipeline, 1))
+    for cut in (1, 3, 4):
+        begun = run_ranks(pipeline, saved, steps=cut)
+        assert global_batches(begun) == whole[:cut]
+        # Any rank's state will do: what it does not know of other lanes is read again.
+        for run in (begun[0], begun[-1]):
+            rest = global_batches(run_ranks(pipeline, taken, state=run.state))
+            assert sorted(x for batch in rest for x in batch) == sorted(x for batch in whole[cut:] for x in batch)
+            assert rest[:2] == whole[cut : cut + 2]
+
+
+@pytest.mark.parametrize("remainder", ["pad", "drop", "exact"])
+def test_equal_steps_after_a_filter(remainder: str) -> None:
+    pipeline = steps.numbers(50, indexed=False).filter(steps.two_of_three).lanes(rows=2, units=2)
+    runs = run_ranks(pipeline, 2, remainder=remainder)
+    assert len({len(run.batches) for run in runs}) == 1
+    found = [x for batch in global_batches(runs) for x in batch]
+    wanted = [x for x in range(50) if steps.two_of_three(x)]
+    assert len(found) == len(set(found))
+    if remainder == "drop":
+        assert set(found) <= set(wanted)
+    else:
+        assert sorted(found) == wanted
+
+
+# -- what is refused
+
+
+def test_another_pipeline_is_refused_with_both() -> None:
+    loader = DataLoader(steps.numbers(9, indexed=False).filter(steps.two_of_three), batch_size=2)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = DataLoader(steps.numbers(9, indexed=False).shuffle(3), batch_size=2)
+    with pytest.raises(feedrate.ResumeError, match=r"fingerprint [0-9a-f]{16}, this one has [0-9a-f]{16}"):
+        other.load_state_dict(state)
+    with pytest.raises(feedrate.ResumeError, match="samples=2, this loader has 3"):
+        DataLoader(loader.dataset, batch_size=3).load_state_dict(state)
+    with pytest.raises(feedrate.ResumeError, match=r"rows=8, this loader has 2: build the pipeline with lanes\(rows=8\)"):
+        DataLoader(loader.dataset.lanes(rows=2), batch_size=2).load_state_dict(state)
+
+
+def test_shapes_that_do_not_divide_are_refused_with_the_legal_ones() -> None:
+    pipeline = steps.numbers(9, indexed=False).lanes(units=4)
+    with pytest.raises(ValueError, match=r"4 units a step, and 3 ranks.*one of \[1, 2, 4\]"):
+        DataLoader(pipeline, batch_size=12, distributed=(0, 3), coordinator=Coordinator(object())).state_dict()
+    with pytest.raises(ValueError, match="a batch of 6 cannot be made of 4 equal units"):
+        DataLoader(pipeline, batch_size=6).state_dict()
+
+
+def test_a_window_of_100_000_has_a_state_under_2_mb() -> None:
+    loader = DataLoader(steps.numbers(120_000, indexed=False).shuffle(100_000), batch_size=10)
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 2_000_000
