@@ -4,16 +4,22 @@
 //! [`Mark`] in it. Nothing is opened before a part is asked for. What a part holds comes as [`Record`]s, one after the other, and where
 //! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
 
+mod compress;
 mod error;
 mod memory;
 mod record;
+mod shards;
+mod stream;
+pub mod tar;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use compress::Codec;
 pub use error::{Fault, SourceError};
 pub use memory::Items;
 pub use record::{Mark, Record};
+pub use tar::Tar;
 
 use crate::batch::Value;
 
