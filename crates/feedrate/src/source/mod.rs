@@ -5,7 +5,13 @@
 //! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
 
 mod compress;
+mod csv;
+mod csv_record;
 mod error;
+mod files;
+mod json;
+mod jsonl;
+mod lines;
 mod memory;
 mod record;
 mod shards;
@@ -16,7 +22,11 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use compress::Codec;
+pub use csv::{Csv, CsvType};
 pub use error::{Fault, SourceError};
+pub use files::Files;
+pub use json::BigInts;
+pub use jsonl::JsonLines;
 pub use memory::Items;
 pub use record::{Mark, Record};
 pub use tar::Tar;

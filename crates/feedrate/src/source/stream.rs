@@ -154,9 +154,14 @@ impl Stream {
         Ok(&self.buffer[self.start..self.end])
     }
 
-    /// What is buffered, after one more read; `None` at the end. The caller bounds what it leaves buffered.
-    pub(super) fn more(&mut self) -> Result<Option<&[u8]>, SourceError> {
-        Ok(self.fill()?.then_some(&self.buffer[self.start..self.end]))
+    /// What is buffered.
+    pub(super) fn buffered(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Reads once behind what is buffered, which stays in one piece; false at the end. The caller bounds what it leaves buffered.
+    pub(super) fn more(&mut self) -> Result<bool, SourceError> {
+        self.fill()
     }
 
     /// What is buffered, at least `count` bytes (few, as they have to fit into the buffer), or less at the end.
