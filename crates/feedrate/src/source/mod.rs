@@ -7,6 +7,7 @@
 mod compress;
 mod csv;
 mod csv_record;
+mod detect;
 mod error;
 mod files;
 mod json;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 
 pub use compress::Codec;
 pub use csv::{Csv, CsvType};
+pub use detect::{Format, detect, open};
 pub use error::{Fault, SourceError};
 pub use files::Files;
 pub use json::BigInts;

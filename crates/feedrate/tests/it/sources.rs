@@ -1,6 +1,8 @@
 //! Sources against files that other tools made. A tool that is not on the machine is passed over.
 
 mod compressed;
+mod found;
+mod hostile;
 mod tar;
 
 use std::fs;

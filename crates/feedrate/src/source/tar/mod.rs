@@ -305,3 +305,9 @@ impl Source for Tar {
         Ok(counts)
     }
 }
+
+/// Whether bytes begin as a tar archive does.
+pub(super) fn begins(head: &[u8]) -> bool {
+    let block = head.first_chunk::<{ header::BLOCK }>();
+    block.is_some_and(|block| block[0] != 0 && header::Header::parse(block).is_ok())
+}
