@@ -12,6 +12,7 @@ pub mod sampler;
 pub mod source;
 mod state;
 pub mod stats;
+pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod work;

@@ -4,16 +4,34 @@
 //! [`Mark`] in it. Nothing is opened before a part is asked for. What a part holds comes as [`Record`]s, one after the other, and where
 //! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
 
+mod compress;
+mod csv;
+mod csv_record;
+mod detect;
 mod error;
+mod files;
+mod json;
+mod jsonl;
+mod lines;
 mod memory;
 mod record;
+mod shards;
+mod stream;
+pub mod tar;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use compress::Codec;
+pub use csv::{Csv, CsvType};
+pub use detect::{Format, detect, open};
 pub use error::{Fault, SourceError};
+pub use files::Files;
+pub use json::BigInts;
+pub use jsonl::JsonLines;
 pub use memory::{Items, Numbers};
 pub use record::{Mark, Record};
+pub use tar::Tar;
 
 use crate::batch::Value;
 

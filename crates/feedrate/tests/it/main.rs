@@ -8,3 +8,4 @@ mod pools;
 mod processes;
 mod resume;
 mod simulated;
+mod sources;

@@ -1,0 +1,199 @@
+//! Patterns to files.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use super::Blob;
+use super::pattern::{braces, fits, is_wild};
+use crate::source::{Fault, SourceError};
+
+/// The files that patterns name, in a stated order: pattern by pattern as given, braces from left to right, and what a wildcard finds by the
+/// bytes of its path, component by component (`10.tar` before `9.tar`). A file that two patterns name comes twice. Blocks while folders are read.
+///
+/// - A path that exists is that file, whatever characters it has.
+/// - `{0000..0009}` and `{a,b}` are written out; each name so made has to exist.
+/// - `*`, `?` and `[…]` stand for parts of one component, `**` for any number of folders. Names that begin with a dot are found only by a
+///   component that begins with one. Symbolic links are followed; a folder is entered once for each way down, so loops end.
+/// - A folder stands for the files in it whose names do not begin with a dot or an underscore.
+///
+/// Errors: a pattern that finds nothing says where it looked and what is there instead.
+pub fn find<S: AsRef<str>>(patterns: &[S]) -> Result<Vec<Blob>, SourceError> {
+    let mut found = Vec::new();
+    for pattern in patterns {
+        let pattern = pattern.as_ref();
+        if Path::new(pattern).exists() {
+            add(Path::new(pattern), pattern, &mut found)?;
+            continue;
+        }
+        for name in braces(pattern)? {
+            if is_wild(&name) && !Path::new(&name).exists() {
+                let before = found.len();
+                let mut paths = expand(&name);
+                paths.sort_by(|a, b| by_bytes(a, b));
+                paths.dedup();
+                found.extend(paths.into_iter().filter(|path| path.is_file()).map(Blob::file));
+                if found.len() == before {
+                    return Err(nothing(pattern, Path::new(&name)));
+                }
+            } else {
+                add(Path::new(&name), pattern, &mut found)?;
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(SourceError::new(Fault::Missing, "", "no path or pattern was given"));
+    }
+    Ok(found)
+}
+
+/// The file, or the files of the folder.
+fn add(path: &Path, pattern: &str, found: &mut Vec<Blob>) -> Result<(), SourceError> {
+    if !path.is_dir() {
+        if !path.exists() {
+            return Err(nothing(pattern, path));
+        }
+        found.push(Blob::file(path));
+        return Ok(());
+    }
+    let entries = fs::read_dir(path).map_err(|error| SourceError::io(pattern, &error))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| SourceError::io(pattern, &error))?.path();
+        let hidden = path
+            .file_name()
+            .is_some_and(|name| matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_')));
+        if !hidden && path.is_file() {
+            files.push(path);
+        }
+    }
+    if files.is_empty() {
+        let message = format!("the folder has no files; {}", there(path));
+        return Err(SourceError::new(Fault::Missing, pattern, message));
+    }
+    files.sort_by(|a, b| by_bytes(a, b));
+    found.extend(files.into_iter().map(Blob::file));
+    Ok(())
+}
+
+/// By the bytes of each component, so that a folder's files stay together.
+pub(crate) fn by_bytes(a: &Path, b: &Path) -> std::cmp::Ordering {
+    let (a, b) = (a.components(), b.components());
+    a.map(|part| part.as_os_str().as_encoded_bytes())
+        .cmp(b.map(|part| part.as_os_str().as_encoded_bytes()))
+}
+
+/// The paths that fit, in no order.
+fn expand(pattern: &str) -> Vec<PathBuf> {
+    let mut at = vec![PathBuf::new()];
+    let parts: Vec<Component<'_>> = Path::new(pattern).components().collect();
+    for (place, part) in parts.iter().enumerate() {
+        let last = place + 1 == parts.len();
+        let text = part.as_os_str().to_string_lossy();
+        if text == "**" {
+            at = at.into_iter().flat_map(|path| folders(path, last)).collect();
+        } else if is_wild(&text) {
+            at = at.iter().flat_map(|path| matching(path, &text)).collect();
+        } else {
+            for path in &mut at {
+                path.push(part);
+            }
+            at.retain(|path| path.exists());
+        }
+    }
+    at
+}
+
+fn list(path: &Path) -> Vec<fs::DirEntry> {
+    let here = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    };
+    fs::read_dir(here).map_or_else(|_| Vec::new(), |entries| entries.flatten().collect())
+}
+
+fn matching(path: &Path, pattern: &str) -> Vec<PathBuf> {
+    let named = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        (pattern.starts_with('.') || !name.starts_with('.')) && fits(pattern, &name)
+    };
+    list(path)
+        .iter()
+        .filter(|entry| named(entry))
+        .map(|entry| path.join(entry.file_name()))
+        .collect()
+}
+
+/// The folder and all in it, without hidden ones; at the pattern's end their files too.
+fn folders(path: PathBuf, files: bool) -> Vec<PathBuf> {
+    let (mut all, mut ahead) = (Vec::new(), vec![(path, HashSet::new())]);
+    while let Some((path, mut above)) = ahead.pop() {
+        // A folder that is already above itself is a loop of links.
+        let real = if path.as_os_str().is_empty() {
+            fs::canonicalize(".")
+        } else {
+            fs::canonicalize(&path)
+        };
+        if !real.is_ok_and(|real| above.insert(real)) {
+            continue;
+        }
+        for below in matching(&path, "*") {
+            if below.is_dir() {
+                ahead.push((below, above.clone()));
+            } else if files {
+                all.push(below);
+            }
+        }
+        all.push(path);
+    }
+    all
+}
+
+fn nothing(pattern: &str, name: &Path) -> SourceError {
+    // The deepest folder that is there.
+    let mut folder = name.parent().unwrap_or(Path::new(""));
+    while !folder.as_os_str().is_empty() && !folder.is_dir() {
+        folder = folder.parent().unwrap_or(Path::new(""));
+    }
+    let message = if is_wild(&name.to_string_lossy()) {
+        format!("nothing fits; {}", there(folder))
+    } else {
+        format!("there is no {}; {}", name.display(), there(folder))
+    };
+    SourceError::new(Fault::Missing, pattern, message)
+}
+
+/// What a folder has, in a few words.
+fn there(folder: &Path) -> String {
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    for entry in list(folder).into_iter().take(10_000) {
+        let path = entry.path();
+        let kind = if path.is_dir() {
+            "folders".to_owned()
+        } else {
+            path.extension().map_or_else(
+                || "files without extension".to_owned(),
+                |kind| format!("*.{}", kind.to_string_lossy()),
+            )
+        };
+        match kinds.iter().position(|(known, _)| *known == kind) {
+            Some(at) => kinds[at].1 += 1,
+            None if kinds.len() < 50 => kinds.push((kind, 1)),
+            None => {}
+        }
+    }
+    kinds.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    kinds.truncate(4);
+    let place = if folder.as_os_str().is_empty() {
+        "the current folder".to_owned()
+    } else {
+        folder.display().to_string()
+    };
+    if kinds.is_empty() {
+        return format!("{place} is empty");
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    format!("{place} has {}", kinds.join(", "))
+}
