@@ -96,4 +96,9 @@ impl Reader for ItemsReader {
         self.next += passed;
         Ok(passed)
     }
+
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        self.next = number.min(self.items.len() as u64);
+        Ok(true)
+    }
 }

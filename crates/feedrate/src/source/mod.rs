@@ -4,9 +4,15 @@
 //! [`Mark`] in it. Nothing is opened before a part is asked for. What a part holds comes as [`Record`]s, one after the other, and where
 //! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
 
+mod codec;
 mod error;
 mod memory;
+#[cfg(test)]
+mod mutate;
 mod record;
+mod shards;
+mod tfrecord;
+mod window;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +20,7 @@ use std::sync::Arc;
 pub use error::{Fault, SourceError};
 pub use memory::Items;
 pub use record::{Mark, Record};
+pub use tfrecord::{Ones, TfContent, TfRecords};
 
 use crate::batch::Value;
 
@@ -44,8 +51,8 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     /// Opens a part, at `from` if there is a mark (one that a reader of the same part gave). May block.
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError>;
 
-    /// Whether a part is found by number without reading what lies before. Then [`Part::records`] is known for all parts after
-    /// [`index`](Source::index), and [`Reader::skip`] is cheap.
+    /// Whether a record is found by number without reading what lies before. Then [`Part::records`] is known for all parts after
+    /// [`index`](Source::index), [`Reader::skip`] is cheap and [`Reader::seek`] works.
     fn indexed(&self) -> bool {
         false
     }
@@ -89,6 +96,13 @@ pub trait Reader: Send {
             passed += 1;
         }
         Ok(passed)
+    }
+
+    /// Goes to the record of this number, forward or back, without reading what lies between; `false`, and nothing moves, where the
+    /// format cannot. A number behind the last record leads to the end.
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        let _ = number;
+        Ok(false)
     }
 
     /// Up to `rows` further records as columns (a map of tensors and lists whose first dimension is the record's), for formats that store
