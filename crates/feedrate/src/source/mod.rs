@@ -6,21 +6,27 @@
 
 mod codec;
 mod error;
+mod mds;
 mod memory;
 #[cfg(test)]
 mod mutate;
+mod npy;
 mod record;
 mod shards;
 mod tfrecord;
+mod tokens;
 mod window;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use error::{Fault, SourceError};
+pub use mds::Mds;
 pub use memory::Items;
+pub use npy::Npy;
 pub use record::{Mark, Record};
 pub use tfrecord::{Ones, TfContent, TfRecords};
+pub use tokens::{ShortWindow, Tokens, Windows};
 
 use crate::batch::Value;
 

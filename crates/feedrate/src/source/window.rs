@@ -76,6 +76,18 @@ impl Window {
         })
     }
 
+    /// Another window on the same open file.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            file: Arc::clone(&self.file),
+            name: Arc::clone(&self.name),
+            len: self.len,
+            buffer: Vec::new(),
+            start: 0,
+            ahead: FIRST,
+        }
+    }
+
     /// Size of the file when it was opened.
     pub(super) fn len(&self) -> u64 {
         self.len
