@@ -4,13 +4,18 @@
 //! [`Mark`] in it. Nothing is opened before a part is asked for. What a part holds comes as [`Record`]s, one after the other, and where
 //! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod codec;
+mod columns;
 mod error;
 mod mds;
 mod memory;
 #[cfg(test)]
 mod mutate;
 mod npy;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod record;
 mod shards;
 mod tfrecord;
@@ -20,10 +25,15 @@ mod window;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "arrow")]
+pub use arrow::{ArrowIpc, Filter, Op};
+pub use columns::interleave;
 pub use error::{Fault, SourceError};
 pub use mds::Mds;
 pub use memory::Items;
 pub use npy::Npy;
+#[cfg(feature = "parquet")]
+pub use parquet::Parquet;
 pub use record::{Mark, Record};
 pub use tfrecord::{Ones, TfContent, TfRecords};
 pub use tokens::{ShortWindow, Tokens, Windows};

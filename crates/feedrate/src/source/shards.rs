@@ -22,15 +22,6 @@ impl Shards {
         }
     }
 
-    /// A copy that has counted nothing: for another definition over the same files.
-    pub(super) fn afresh(&self) -> Self {
-        Self::new(self.paths.iter().cloned())
-    }
-
-    pub(super) fn paths(&self) -> &[PathBuf] {
-        &self.paths
-    }
-
     /// The path of a part, and its name in messages.
     pub(super) fn path(&self, part: usize) -> Result<(&Path, Arc<str>), SourceError> {
         let Some(path) = self.paths.get(part) else {
