@@ -7,8 +7,8 @@ use std::sync::Arc;
 use feedrate::batch::{DType, Value};
 use feedrate::source::tar::{Duplicates, EndMark, Grouping, IndexAt, Missing, Names, Split};
 use feedrate::source::{
-    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, JsonLines, Mds, Npy, Ones, Op, Parquet, ShortWindow, Source,
-    Tar, TfContent, TfRecords, Tokens, Windows,
+    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, JsonLines, Mds, Npy, Ones, Op, Parquet, ShortWindow,
+    Source, Tar, TfContent, TfRecords, Tokens, Windows,
 };
 use feedrate::store;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -59,7 +59,10 @@ impl<'py> Options<'py> {
         let Some(value) = self.take(name)? else { return Ok(None) };
         match value.extract::<T>() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(PyTypeError::new_err(format!("{format}: {name}={} is not understood", value.repr()?))),
+            Err(_) => Err(PyTypeError::new_err(format!(
+                "{format}: {name}={} is not understood",
+                value.repr()?
+            ))),
         }
     }
 
@@ -74,7 +77,9 @@ impl<'py> Options<'py> {
 
     /// One of some words.
     fn one_of<T: Clone>(&mut self, name: &'static str, words: &[(&str, T)]) -> PyResult<Option<T>> {
-        let Some(word) = self.get::<String>(name)? else { return Ok(None) };
+        let Some(word) = self.get::<String>(name)? else {
+            return Ok(None);
+        };
         match words.iter().find(|(known, _)| *known == word) {
             Some((_, value)) => Ok(Some(value.clone())),
             None => {
@@ -135,7 +140,10 @@ pub(super) fn open(
         return tokens(py, patterns, options);
     }
     let format = if format == "auto" {
-        let first = patterns.first().ok_or_else(|| config("no path or pattern was given"))?.clone();
+        let first = patterns
+            .first()
+            .ok_or_else(|| config("no path or pattern was given"))?
+            .clone();
         py.detach(|| feedrate::source::format_of(&first)).map_err(reading)?
     } else {
         format_of(format)?
@@ -163,7 +171,11 @@ fn paths(py: Python<'_>, patterns: &[String]) -> PyResult<Vec<PathBuf>> {
     let found = py.detach(|| store::find(patterns)).map_err(reading)?;
     found
         .iter()
-        .map(|blob| blob.path().map(PathBuf::from).ok_or_else(|| config(format!("{} is no file", blob.name()))))
+        .map(|blob| {
+            blob.path()
+                .map(PathBuf::from)
+                .ok_or_else(|| config(format!("{} is no file", blob.name())))
+        })
         .collect()
 }
 
@@ -271,7 +283,10 @@ fn csv(
     let byte = |text: Option<String>, what: &str| match text.as_deref().map(str::as_bytes) {
         None => Ok(None),
         Some([byte]) => Ok(Some(*byte)),
-        Some(_) => Err(config(format!("{format}: {what}={:?} is not one byte", text.unwrap_or_default()))),
+        Some(_) => Err(config(format!(
+            "{format}: {what}={:?} is not one byte",
+            text.unwrap_or_default()
+        ))),
     };
     let given = o.get("delimiter")?;
     if let Some(byte) = byte(given, "delimiter")? {
@@ -294,7 +309,11 @@ fn csv(
                 "int" => CsvType::Int,
                 "float" => CsvType::Float,
                 "bool" => CsvType::Bool,
-                other => return Err(config(format!("{format}: a column of {other:?}: str, int, float or bool"))),
+                other => {
+                    return Err(config(format!(
+                        "{format}: a column of {other:?}: str, int, float or bool"
+                    )));
+                }
             };
             found.push((name.extract::<String>()?, kind));
         }
@@ -340,12 +359,8 @@ fn filter(o: &mut Options<'_>) -> PyResult<Option<Filter>> {
 /// `("length", "<", 4096)`; `("name", "is null")`; `["and", …]`, `["or", …]`, `["not", …]`; a list of conditions is all of them.
 fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
     if let Ok(list) = given.cast::<PyList>() {
-        let mut items = list.iter();
-        let word = items.clone().next().and_then(|first| first.extract::<String>().ok());
-        if word.is_some() {
-            items.next();
-        }
-        let inner: Vec<Filter> = items.map(|item| condition(&item)).collect::<PyResult<_>>()?;
+        let word = list.iter().next().and_then(|first| first.extract::<String>().ok());
+        let inner: Vec<Filter> = list.iter().skip(usize::from(word.is_some())).map(|item| condition(&item)).collect::<PyResult<_>>()?;
         return match word.as_deref() {
             None | Some("and") => Ok(Filter::All(inner)),
             Some("or") => Ok(Filter::Any(inner)),
@@ -363,7 +378,9 @@ fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
         return match word.as_str() {
             "is null" => Ok(Filter::Null(column)),
             "is not null" => Ok(Filter::Null(column).negate()),
-            other => Err(config(format!("where: {other:?} is neither \"is null\" nor \"is not null\""))),
+            other => Err(config(format!(
+                "where: {other:?} is neither \"is null\" nor \"is not null\""
+            ))),
         };
     }
     let (column, op, value): (String, String, Bound<'_, PyAny>) = tuple.extract()?;
@@ -405,7 +422,9 @@ fn tfrecord(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) 
             let word: String = value.extract()?;
             let found = ones.iter().find(|(known, _)| *known == word);
             let (_, rule) = found.ok_or_else(|| {
-                config(format!("tfrecord: scalars={word:?} is none of \"bytes\", \"lists\", \"single\", or a list of names"))
+                config(format!(
+                    "tfrecord: scalars={word:?} is none of \"bytes\", \"lists\", \"single\", or a list of names"
+                ))
             })?;
             source = source.ones(rule.clone());
         }

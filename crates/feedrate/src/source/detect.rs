@@ -1,11 +1,11 @@
 //! Which format a file has.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::stream::Stream;
-use super::{Codec, Csv, Fault, Files, JsonLines, Source, SourceError, Tar, tar};
+use super::{Codec, Csv, Fault, Files, JsonLines, Mds, Npy, Source, SourceError, Tar, TfRecords, tar};
 use crate::store::{self, Blob};
 
 /// Bytes of a file's start that are looked at, uncompressed.
@@ -276,27 +276,42 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
     }
 }
 
-/// A source of what a path or pattern stands for, with that format's usual choices; see [`detect`] and [`find`](crate::store::find). The first
-/// file decides for all. Opens one file; may block.
-pub fn open(pattern: &str) -> Result<Arc<dyn Source>, SourceError> {
+/// What a path or pattern stands for: the format of the first file that it finds decides for all; see [`detect`] and
+/// [`find`](crate::store::find). Opens one file; may block.
+pub fn format_of(pattern: &str) -> Result<Format, SourceError> {
     let path = Path::new(pattern);
-    let format = if path.is_dir() {
-        detect(&Blob::file(path))?
-    } else {
+    if path.is_dir() {
+        return detect(&Blob::file(path));
+    }
+    let found = store::find(&[pattern])?;
+    detect(&found[0])
+}
+
+/// A source of what a path or pattern stands for, with that format's usual choices; see [`format_of`]. Opens one file; may block.
+pub fn open(pattern: &str) -> Result<Arc<dyn Source>, SourceError> {
+    let format = format_of(pattern)?;
+    let paths = || -> Result<Vec<PathBuf>, SourceError> {
         let found = store::find(&[pattern])?;
-        detect(&found[0])?
+        Ok(found.iter().filter_map(|blob| blob.path().map(PathBuf::from)).collect())
     };
-    match format {
-        Format::Tar => Ok(Arc::new(Tar::new([pattern]))),
-        Format::JsonLines => Ok(Arc::new(JsonLines::new([pattern]))),
-        Format::Csv => Ok(Arc::new(Csv::new([pattern]))),
-        Format::Tsv => Ok(Arc::new(Csv::new([pattern]).delimiter(b'\t'))),
-        Format::Files => Ok(Arc::new(Files::new([pattern]))),
+    Ok(match format {
+        Format::Tar => Arc::new(Tar::new([pattern])),
+        Format::JsonLines => Arc::new(JsonLines::new([pattern])),
+        Format::Csv => Arc::new(Csv::new([pattern])),
+        Format::Tsv => Arc::new(Csv::new([pattern]).delimiter(b'\t')),
+        Format::Files => Arc::new(Files::new([pattern])),
+        Format::TfRecord => Arc::new(TfRecords::new(paths()?)),
+        Format::Npy | Format::Npz => Arc::new(Npy::new(paths()?)),
+        Format::Mds => Arc::new(Mds::new([pattern])),
+        #[cfg(feature = "arrow")]
+        Format::Arrow | Format::ArrowStream => Arc::new(super::ArrowIpc::new(paths()?)),
+        #[cfg(feature = "parquet")]
+        Format::Parquet => Arc::new(super::Parquet::new(paths()?)),
         other => {
             let message = format!("it is {other}, which is not read here");
-            Err(SourceError::new(Fault::Unsupported, pattern, message))
+            return Err(SourceError::new(Fault::Unsupported, pattern, message));
         }
-    }
+    })
 }
 
 #[cfg(test)]

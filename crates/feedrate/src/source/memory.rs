@@ -91,15 +91,15 @@ impl Reader for ItemsReader {
         }
     }
 
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number;
-        Ok(true)
-    }
-
     fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
         let passed = count.min((self.items.len() as u64).saturating_sub(self.next));
         self.next += passed;
         Ok(passed)
+    }
+
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        self.next = number.min(self.items.len() as u64);
+        Ok(true)
     }
 }
 

@@ -4,6 +4,10 @@
 //! [`Mark`] in it. Nothing is opened before a part is asked for. What a part holds comes as [`Record`]s, one after the other, and where
 //! the format allows it by number. Reading never executes what it reads: no pickle, no path taken from data is opened.
 
+#[cfg(feature = "arrow")]
+mod arrow;
+mod codec;
+mod columns;
 mod compress;
 mod csv;
 mod csv_record;
@@ -13,25 +17,44 @@ mod files;
 mod json;
 mod jsonl;
 mod lines;
+mod mds;
 mod memory;
+#[cfg(test)]
+mod mutate;
+mod npy;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod paths;
 mod record;
 mod shards;
 mod stream;
 pub mod tar;
+mod tfrecord;
+mod tokens;
+mod window;
 
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "arrow")]
+pub use arrow::{ArrowIpc, Filter, Op};
+pub use columns::interleave;
 pub use compress::Codec;
 pub use csv::{Csv, CsvType};
-pub use detect::{Format, detect, open};
+pub use detect::{Format, detect, format_of, open};
 pub use error::{Fault, SourceError};
 pub use files::Files;
 pub use json::BigInts;
 pub use jsonl::JsonLines;
+pub use mds::Mds;
 pub use memory::{Items, Numbers};
+pub use npy::Npy;
+#[cfg(feature = "parquet")]
+pub use parquet::Parquet;
 pub use record::{Mark, Record};
 pub use tar::Tar;
+pub use tfrecord::{Ones, TfContent, TfRecords};
+pub use tokens::{ShortWindow, Tokens, Windows};
 
 use crate::batch::Value;
 
@@ -114,7 +137,8 @@ pub trait Reader: Send {
         Ok(passed)
     }
 
-    /// Goes to a record by its number, forwards or backwards, and says so; `false` where that is not cheap: then nothing has moved.
+    /// Goes to the record of this number, forward or back, without reading what lies between; `false`, and nothing moves, where the
+    /// format cannot. A number behind the last record leads to the end.
     fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
         let _ = number;
         Ok(false)

@@ -1,0 +1,267 @@
+//! Which rows are wanted.
+
+use std::fmt;
+
+use arrow_array::{Array, RecordBatch};
+
+use super::values::cell;
+use crate::batch::Value;
+
+/// How two values are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Op {
+    /// Equal.
+    Eq,
+    /// Not equal.
+    Ne,
+    /// Less.
+    Lt,
+    /// Less or equal.
+    Le,
+    /// Greater.
+    Gt,
+    /// Greater or equal.
+    Ge,
+}
+
+impl Op {
+    fn holds(self, order: std::cmp::Ordering) -> bool {
+        match self {
+            Self::Eq => order.is_eq(),
+            Self::Ne => order.is_ne(),
+            Self::Lt => order.is_lt(),
+            Self::Le => order.is_le(),
+            Self::Gt => order.is_gt(),
+            Self::Ge => order.is_ge(),
+        }
+    }
+}
+
+/// A condition on rows, over columns that are not nested.
+///
+/// As in SQL: comparing with a null is unknown, `not` of unknown is unknown, and only rows for which the condition holds are kept. A NaN
+/// equals nothing, itself included, and is neither less nor greater. Dates and times compare as the whole numbers that they are
+/// stored as.
+///
+/// ```
+/// use feedrate::source::{Filter, Op};
+///
+/// let filter = Filter::column("language", Op::Eq, "en").and(Filter::column("length", Op::Lt, 4096_i64));
+/// assert_eq!(filter.to_string(), r#"(language = "en" and length < 4096)"#);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Filter {
+    /// A column compared with a value: a bool, a number, a string or bytes.
+    Compare {
+        /// The column's name.
+        column: String,
+        /// How.
+        op: Op,
+        /// With what.
+        value: Value,
+    },
+    /// The column is null.
+    Null(String),
+    /// All of these hold.
+    All(Vec<Filter>),
+    /// One of these holds.
+    Any(Vec<Filter>),
+    /// It does not hold.
+    Not(Box<Filter>),
+}
+
+impl Filter {
+    /// A column compared with a value.
+    pub fn column(name: impl Into<String>, op: Op, value: impl Into<Value>) -> Self {
+        Self::Compare {
+            column: name.into(),
+            op,
+            value: value.into(),
+        }
+    }
+
+    /// Both hold.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self::All(vec![self, other])
+    }
+
+    /// One of the two holds.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self::Any(vec![self, other])
+    }
+
+    /// It does not hold.
+    #[must_use]
+    pub fn negate(self) -> Self {
+        Self::Not(Box::new(self))
+    }
+
+    /// The columns that it asks for, each once.
+    pub fn columns(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.collect(&mut names);
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    fn collect<'a>(&'a self, names: &mut Vec<&'a str>) {
+        match self {
+            Self::Compare { column, .. } | Self::Null(column) => names.push(column),
+            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.collect(names)),
+            Self::Not(part) => part.collect(names),
+        }
+    }
+
+    /// For each row: whether it holds, `None` where that is unknown.
+    pub(in crate::source) fn mask(&self, batch: &RecordBatch) -> Result<Vec<Option<bool>>, String> {
+        let find = |name: &str| {
+            let found = batch.column_by_name(name);
+            found.ok_or_else(|| format!("there is no column {name:?} to filter by"))
+        };
+        match self {
+            Self::Compare { column, op, value } => compare(find(column)?.as_ref(), *op, value, column),
+            Self::Null(column) => {
+                let array = find(column)?;
+                (0..array.len())
+                    .map(|row| Ok(Some(matches!(cell(array.as_ref(), row)?, Value::None))))
+                    .collect()
+            }
+            Self::All(parts) => join(batch, parts, true),
+            Self::Any(parts) => join(batch, parts, false),
+            Self::Not(part) => Ok(part.mask(batch)?.into_iter().map(|holds| holds.map(|it| !it)).collect()),
+        }
+    }
+
+    /// Whether rows may be wanted of a group for whose columns `range` knows the smallest and the largest value, the number of nulls
+    /// and that of rows. `true` wherever that is not sure.
+    pub(in crate::source) fn possible(&self, range: &dyn Fn(&str) -> Range) -> bool {
+        match self {
+            Self::Compare { column, op, value } => {
+                let range = range(column);
+                if range.nulls.is_some() && range.nulls == range.rows {
+                    return false;
+                }
+                let least = range.least.as_ref().and_then(|least| order(least, value));
+                let most = range.most.as_ref().and_then(|most| order(most, value));
+                // Bounds may be those of other rows, so that a row equal to them need not be there.
+                match op {
+                    Op::Eq => least.is_none_or(std::cmp::Ordering::is_le) && most.is_none_or(std::cmp::Ordering::is_ge),
+                    Op::Lt => least.is_none_or(std::cmp::Ordering::is_lt),
+                    Op::Le => least.is_none_or(std::cmp::Ordering::is_le),
+                    Op::Gt => most.is_none_or(std::cmp::Ordering::is_gt),
+                    Op::Ge => most.is_none_or(std::cmp::Ordering::is_ge),
+                    Op::Ne => true,
+                }
+            }
+            Self::Null(column) => range(column).nulls != Some(0),
+            Self::All(parts) => parts.iter().all(|part| part.possible(range)),
+            Self::Any(parts) => parts.iter().any(|part| part.possible(range)),
+            Self::Not(_) => true,
+        }
+    }
+}
+
+/// What is known of a column's values in a group of rows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::source) struct Range {
+    pub(in crate::source) least: Option<Value>,
+    pub(in crate::source) most: Option<Value>,
+    pub(in crate::source) nulls: Option<u64>,
+    pub(in crate::source) rows: Option<u64>,
+}
+
+fn join(batch: &RecordBatch, parts: &[Filter], all: bool) -> Result<Vec<Option<bool>>, String> {
+    let mut joined = vec![Some(all); batch.num_rows()];
+    for part in parts {
+        for (held, next) in joined.iter_mut().zip(part.mask(batch)?) {
+            *held = match (*held, next) {
+                (Some(one), _) | (_, Some(one)) if one != all => Some(!all),
+                (Some(_), Some(_)) => Some(all),
+                _ => None,
+            };
+        }
+    }
+    Ok(joined)
+}
+
+fn compare(array: &dyn Array, op: Op, value: &Value, column: &str) -> Result<Vec<Option<bool>>, String> {
+    let mut holds = Vec::with_capacity(array.len());
+    for row in 0..array.len() {
+        let found = cell(array, row)?;
+        holds.push(match (&found, value) {
+            (Value::None, _) | (_, Value::None) => None,
+            (Value::Float(x), Value::Float(_) | Value::Int(_)) if x.is_nan() => Some(op == Op::Ne),
+            (Value::Float(_) | Value::Int(_), Value::Float(y)) if y.is_nan() => Some(op == Op::Ne),
+            _ => {
+                let order = order(&found, value).ok_or_else(|| {
+                    format!(
+                        "column {column:?} has {}, and is compared with {}",
+                        found.kind(),
+                        value.kind()
+                    )
+                })?;
+                Some(op.holds(order))
+            }
+        });
+    }
+    Ok(holds)
+}
+
+/// Of two values of one kind.
+#[expect(clippy::cast_precision_loss, reason = "whole numbers meet floats as floats")]
+fn order(a: &Value, b: &Value) -> Option<std::cmp::Ordering> {
+    match (a, b) {
+        (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
+        (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
+        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b),
+        (Value::Int(a), Value::Float(b)) => (*a as f64).partial_cmp(b),
+        (Value::Float(a), Value::Int(b)) => a.partial_cmp(&(*b as f64)),
+        (Value::Str(a), Value::Str(b)) => Some(a.cmp(b)),
+        (Value::Bytes(a), Value::Bytes(b)) => Some(a.cmp(b)),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |f: &mut fmt::Formatter<'_>, parts: &[Filter], word: &str| {
+            f.write_str("(")?;
+            for (i, part) in parts.iter().enumerate() {
+                if i > 0 {
+                    write!(f, " {word} ")?;
+                }
+                write!(f, "{part}")?;
+            }
+            f.write_str(")")
+        };
+        match self {
+            Self::Compare { column, op, value } => {
+                let op = match op {
+                    Op::Eq => "=",
+                    Op::Ne => "!=",
+                    Op::Lt => "<",
+                    Op::Le => "<=",
+                    Op::Gt => ">",
+                    Op::Ge => ">=",
+                };
+                write!(f, "{column} {op} ")?;
+                match value {
+                    Value::Bool(value) => write!(f, "{value}"),
+                    Value::Int(value) => write!(f, "{value}"),
+                    Value::Float(value) => write!(f, "{value:?}"),
+                    Value::Str(value) => write!(f, "{value:?}"),
+                    other => write!(f, "{other:?}"),
+                }
+            }
+            Self::Null(column) => write!(f, "{column} is null"),
+            Self::All(parts) => joined(f, parts, "and"),
+            Self::Any(parts) => joined(f, parts, "or"),
+            Self::Not(part) => write!(f, "not {part}"),
+        }
+    }
+}

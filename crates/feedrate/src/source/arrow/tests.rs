@@ -1,0 +1,269 @@
+use std::sync::Arc;
+
+use arrow_array::types::Int8Type;
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeListArray, Float32Array, Int32Array,
+    Int64Array, ListArray, RecordBatch, StringArray, TimestampMillisecondArray,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_schema::{DataType, Field};
+
+use super::*;
+use crate::batch::{DType, Tensor, Value};
+use crate::source::mutate::{Folder, all, exhaust, mutations};
+
+/// A batch with numbers from `first` on, and one column of each kind.
+pub(in crate::source) fn batch(first: i32, rows: i32) -> RecordBatch {
+    let range = first..first + rows;
+    let x: ArrayRef = Arc::new(Int32Array::from_iter_values(range.clone()));
+    let f: ArrayRef = Arc::new(Float32Array::from_iter_values(range.clone().map(|i| i as f32 / 2.0)));
+    let n: ArrayRef = Arc::new(Int64Array::from_iter(
+        range.clone().map(|i| (i % 3 != 0).then_some(i64::from(i))),
+    ));
+    let s: ArrayRef = Arc::new(StringArray::from_iter(
+        range.clone().map(|i| (i % 4 != 1).then(|| format!("s{i}"))),
+    ));
+    let b: ArrayRef = Arc::new(BooleanArray::from_iter(range.clone().map(|i| Some(i % 2 == 0))));
+    let keys = range.clone().map(|i| if i % 2 == 0 { Some("even") } else { None });
+    let d: ArrayRef = Arc::new(keys.collect::<DictionaryArray<Int8Type>>());
+    let lengths = range.clone().map(|i| usize::try_from(i % 3).unwrap());
+    let offsets = OffsetBuffer::from_lengths(lengths.clone());
+    let items = Int64Array::from_iter_values(0..i64::try_from(lengths.sum::<usize>()).unwrap());
+    let item = Arc::new(Field::new("item", DataType::Int64, true));
+    let l: ArrayRef = Arc::new(ListArray::new(Arc::clone(&item), offsets, Arc::new(items), None));
+    let pairs = Float32Array::from_iter_values((0..rows * 2).map(|i| i as f32));
+    let inner = Arc::new(Field::new("item", DataType::Float32, true));
+    let v: ArrayRef = Arc::new(FixedSizeListArray::new(inner, 2, Arc::new(pairs), None));
+    let t: ArrayRef = Arc::new(TimestampMillisecondArray::from_iter_values(
+        range.clone().map(i64::from),
+    ));
+    let decimals = Decimal128Array::from_iter_values(range.map(|i| i128::from(i) * 5));
+    let m: ArrayRef = Arc::new(decimals.with_precision_and_scale(20, 1).unwrap());
+    let columns = [
+        ("x", x),
+        ("f", f),
+        ("n", n),
+        ("s", s),
+        ("b", b),
+        ("d", d),
+        ("l", l),
+        ("v", v),
+        ("t", t),
+        ("m", m),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+}
+
+/// What [`batch`] holds in a row.
+pub(in crate::source) fn row(first: i32, i: i32) -> Value {
+    let before: i32 = (first..i).map(|i| i % 3).sum();
+    let items: Vec<i64> = (i64::from(before)..i64::from(before + i % 3)).collect();
+    let at = (i - first) as f32 * 2.0;
+    Value::map([
+        ("x", Value::from(i)),
+        ("f", Value::Float(f64::from(i) / 2.0)),
+        ("n", if i % 3 == 0 { Value::None } else { i.into() }),
+        (
+            "s",
+            if i % 4 == 1 {
+                Value::None
+            } else {
+                format!("s{i}").into()
+            },
+        ),
+        ("b", (i % 2 == 0).into()),
+        ("d", if i % 2 == 0 { "even".into() } else { Value::None }),
+        ("l", Tensor::from_slice(&items, &[items.len()]).unwrap().into()),
+        ("v", Tensor::from_slice(&[at, at + 1.0], &[2]).unwrap().into()),
+        ("t", i.into()),
+        ("m", Value::Float(f64::from(i) / 2.0)),
+    ])
+}
+
+fn file(batches: &[RecordBatch], codec: Option<CompressionType>) -> Vec<u8> {
+    let options = IpcWriteOptions::default().try_with_compression(codec).unwrap();
+    let mut writer = FileWriter::try_new_with_options(Vec::new(), batches[0].schema_ref(), options).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap()
+}
+
+fn stream(batches: &[RecordBatch]) -> Vec<u8> {
+    let mut writer = StreamWriter::try_new(Vec::new(), batches[0].schema_ref()).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap()
+}
+
+/// The rules that hold for every table of [`batch`] (0, 7), (7, 1), (8, 12).
+pub(in crate::source) fn checks(source: &dyn Source, filtered: &dyn Fn(Filter) -> Box<dyn Source>) {
+    let expected: Vec<_> = [(0, 7), (7, 1), (8, 12)]
+        .into_iter()
+        .flat_map(|(first, rows)| (first..first + rows).map(move |i| (first, i)))
+        .collect();
+    let mut reader = source.open(0, None).unwrap();
+    let rows = all(&mut *reader);
+    assert_eq!(rows.len(), 20);
+    // Lists and pairs count from the beginning of each batch, or of the file.
+    for (found, (first, i)) in rows.iter().zip(&expected) {
+        assert_eq!(*found, row(*first, *i));
+    }
+    assert_eq!(*source.index().unwrap(), [20]);
+    for at in [19, 0, 8, 7, 20, 3] {
+        assert!(reader.seek(at).unwrap());
+        let found = reader.next().unwrap().map(|record| (record.mark.number, record.value));
+        let expected = rows.get(usize::try_from(at).unwrap()).map(|row| (at, row.clone()));
+        assert_eq!(found, expected);
+    }
+    for at in 0..=20 {
+        let mut reader = source.open(0, None).unwrap();
+        reader.next().unwrap();
+        assert_eq!(reader.skip(at).unwrap(), at.min(19));
+        let again = source.open(0, Some(reader.mark())).unwrap().next().unwrap();
+        assert_eq!(
+            again.map(|record| record.value),
+            rows.get(usize::try_from(at).unwrap() + 1).cloned()
+        );
+    }
+    // Columns, in pieces that need not fit the file's.
+    for size in [1, 3, 6, 100] {
+        let mut reader = source.open(0, None).unwrap();
+        let mut at = 0;
+        loop {
+            let columns = reader.columns(size).unwrap().unwrap();
+            if columns.rows == 0 {
+                break;
+            }
+            assert_eq!(columns.first, u64::try_from(at).unwrap());
+            for i in 0..columns.rows {
+                for (name, column) in &columns.fields {
+                    let value = match column {
+                        Value::Tensor(tensor) => Value::Tensor(tensor.get(i).unwrap()),
+                        list => list.at(i).cloned().unwrap(),
+                    };
+                    let expected = rows[at + i].get(name).unwrap();
+                    match (&value, expected) {
+                        (Value::Tensor(tensor), Value::Int(x)) if tensor.dtype() == DType::I32 => {
+                            assert_eq!(i64::from(tensor.as_slice::<i32>().unwrap()[0]), *x);
+                        }
+                        (Value::Tensor(tensor), Value::Int(x)) => assert_eq!(tensor.as_slice::<i64>().unwrap(), [*x]),
+                        (Value::Tensor(tensor), Value::Float(x)) if tensor.dtype() == DType::F32 => {
+                            assert_eq!(f64::from(tensor.as_slice::<f32>().unwrap()[0]), *x);
+                        }
+                        (Value::Tensor(tensor), Value::Float(x)) => assert_eq!(tensor.as_slice::<f64>().unwrap(), [*x]),
+                        (Value::Tensor(tensor), Value::Bool(x)) => assert_eq!(tensor.as_slice::<bool>().unwrap(), [*x]),
+                        (value, expected) => assert_eq!(*value, *expected, "{name}"),
+                    }
+                }
+            }
+            at += columns.rows;
+        }
+        assert_eq!(at, 20);
+    }
+    let x = |row: &Value| row.get("x").cloned();
+    for (filter, wanted) in [
+        (Filter::column("x", Op::Ge, 9_i64), (9..20).collect::<Vec<i32>>()),
+        (
+            Filter::column("f", Op::Lt, 2_i64).and(Filter::column("b", Op::Eq, true)),
+            vec![0, 2],
+        ),
+        (Filter::column("n", Op::Ne, 4_i64).negate(), vec![4]),
+        (
+            Filter::Null("s".into()).or(Filter::column("s", Op::Eq, "s8")),
+            vec![1, 5, 8, 9, 13, 17],
+        ),
+        (Filter::column("d", Op::Eq, "odd"), vec![]),
+        (Filter::column("x", Op::Gt, 100_i64), vec![]),
+    ] {
+        let source = filtered(filter.clone());
+        let found = all(&mut *source.open(0, None).unwrap());
+        let wanted: Vec<_> = wanted.into_iter().map(|i| Some(Value::from(i))).collect();
+        assert_eq!(found.iter().map(x).collect::<Vec<_>>(), wanted, "{filter}");
+        assert_eq!(*source.index().unwrap(), [wanted.len() as u64]);
+        for at in 0..=wanted.len() {
+            let mut reader = source.open(0, None).unwrap();
+            assert_eq!(reader.skip(at as u64).unwrap(), at as u64);
+            let mark = reader.mark();
+            let number = Mark {
+                number: mark.number,
+                offset: 0,
+            };
+            for from in [mark, number] {
+                let rest = all(&mut *source.open(0, Some(from)).unwrap());
+                assert_eq!(rest, found[at..], "{filter} from {from:?}");
+            }
+        }
+    }
+    let wrong = filtered(Filter::column("s", Op::Eq, 1_i64));
+    assert!(wrong.open(0, None).unwrap().next().is_err());
+    assert!(filtered(Filter::column("none", Op::Eq, 1_i64)).open(0, None).is_err());
+}
+
+fn batches() -> [RecordBatch; 3] {
+    [batch(0, 7), batch(7, 1), batch(8, 12)]
+}
+
+#[test]
+fn files_and_streams() {
+    let folder = Folder::new("arrow");
+    let empty = batch(0, 0);
+    let with_empty = [
+        empty.clone(),
+        batches()[0].clone(),
+        empty.clone(),
+        batches()[1].clone(),
+        batches()[2].clone(),
+    ];
+    for (name, bytes) in [
+        ("plain", file(&batches(), None)),
+        ("lz4", file(&batches(), Some(CompressionType::LZ4_FRAME))),
+        ("zstd", file(&batches(), Some(CompressionType::ZSTD))),
+        ("empty", file(&with_empty, None)),
+        ("stream", stream(&batches())),
+    ] {
+        let path = folder.file(name, &bytes);
+        checks(&ArrowIpc::new([&path]), &|filter| {
+            Box::new(ArrowIpc::new([&path]).filter(filter))
+        });
+        let some = ArrowIpc::new([&path])
+            .columns(["v", "x"])
+            .filter(Filter::column("b", Op::Eq, false));
+        let rows = all(&mut *some.open(0, None).unwrap());
+        assert_eq!(rows.len(), 10);
+        let Value::Map(fields) = &rows[0] else { panic!("a map") };
+        assert_eq!(
+            fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["v", "x"]
+        );
+        let cut = ArrowIpc::new([folder.file("cut", &bytes[..bytes.len() - 30])]);
+        if name != "stream" {
+            assert_eq!(cut.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
+        }
+        let small = ArrowIpc::new([&path]).limit(100);
+        assert_eq!(
+            small.open(0, None).unwrap().next().unwrap_err().fault(),
+            Fault::Unsupported
+        );
+    }
+    let cut = stream(&batches());
+    let cut = ArrowIpc::new([folder.file("cut", &cut[..cut.len() - 30])]);
+    assert_eq!(cut.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
+    let none = ArrowIpc::new([folder.file("none", &file(&[empty], None))]);
+    assert_eq!(*none.index().unwrap(), [0]);
+    assert_eq!(none.open(0, None).unwrap().columns(5).unwrap().unwrap().rows, 0);
+    assert!(ArrowIpc::new([folder.file("zero", b"")]).open(0, None).is_err());
+}
+
+#[test]
+fn damaged_files_end_in_errors() {
+    let folder = Folder::new("arrow-mutations");
+    for (bytes, times) in [
+        (file(&batches(), None), 300),
+        (file(&batches(), Some(CompressionType::LZ4_FRAME)), 300),
+        (stream(&batches()), 300),
+    ] {
+        mutations(&bytes, times, |damaged| {
+            exhaust(&ArrowIpc::new([folder.file("m", damaged)]).limit(1 << 24));
+        });
+    }
+}

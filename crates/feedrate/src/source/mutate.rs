@@ -1,0 +1,181 @@
+//! What parsers are tested with: files damaged at random, from a seed.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Reader, Source};
+
+/// A folder of a test, gone at its end.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("feedrate-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(super) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A small generator: splitmix64.
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`, which is not 0.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.roll() % n as u64).unwrap()
+    }
+}
+
+/// Numbers that lengths and offsets are replaced by.
+const ODD: [u64; 10] = [
+    0,
+    1,
+    0x7f,
+    0xff,
+    0xffff,
+    0x7fff_ffff,
+    0xffff_ffff,
+    1 << 40,
+    i64::MAX.cast_unsigned(),
+    u64::MAX,
+];
+
+/// A damaged copy.
+fn damage(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..=dice.below(3) {
+        if bytes.is_empty() {
+            break;
+        }
+        // Headers and footers are where it hurts.
+        let at = match dice.below(3) {
+            0 => dice.below(bytes.len().min(256)),
+            1 => bytes.len() - 1 - dice.below(bytes.len().min(256)),
+            _ => dice.below(bytes.len()),
+        };
+        match dice.below(6) {
+            0 => bytes[at] ^= 1 << dice.below(8),
+            1 => bytes[at] = u8::try_from(dice.below(256)).unwrap(),
+            2 => bytes.truncate(at),
+            3 => {
+                let odd = ODD[dice.below(ODD.len())].to_le_bytes();
+                let len = [1, 2, 4, 8][dice.below(4)].min(bytes.len() - at);
+                bytes[at..at + len].copy_from_slice(&odd[..len]);
+            }
+            4 => {
+                let len = dice.below(64).min(bytes.len() - at);
+                bytes.drain(at..at + len);
+            }
+            _ => {
+                let len = dice.below(64).min(bytes.len() - at);
+                let piece = bytes[at..at + len].to_vec();
+                bytes.splice(at..at, piece);
+            }
+        }
+    }
+    bytes
+}
+
+/// Runs `try_it` on damaged copies: `times` of them, or for as many seconds as `FEEDRATE_FUZZ_SECONDS` says. The seed is in the panic's
+/// message, and one seed is tried alone by `FEEDRATE_FUZZ_SEED`.
+pub(super) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8])) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (first, times, until) = match (number("FEEDRATE_FUZZ_SEED"), number("FEEDRATE_FUZZ_SECONDS")) {
+        (Some(seed), _) => (seed, 1, None),
+        (None, Some(seconds)) => (
+            1 << 32,
+            u64::MAX >> 1,
+            Some(Instant::now() + Duration::from_secs(seconds)),
+        ),
+        (None, None) => (0, times, None),
+    };
+    for seed in first..first + times {
+        if until.is_some_and(|until| Instant::now() > until) {
+            break;
+        }
+        let damaged = damage(bytes, &mut Dice::new(seed));
+        let began = Instant::now();
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_it(&damaged)));
+        assert!(run.is_ok(), "FEEDRATE_FUZZ_SEED={seed} panics");
+        let took = began.elapsed();
+        assert!(
+            took < Duration::from_secs(20),
+            "FEEDRATE_FUZZ_SEED={seed} takes {took:?}"
+        );
+    }
+}
+
+/// Reads everything in every way, and gives the number of records. No record may come after the end.
+pub(super) fn exhaust(source: &dyn Source) -> u64 {
+    const MOST: u64 = 5_000;
+    let Ok(parts) = source.parts() else { return 0 };
+    let mut records = 0;
+    for part in 0..parts.len() {
+        let Ok(mut reader) = source.open(part, None) else {
+            continue;
+        };
+        for _ in 0..MOST {
+            match reader.next() {
+                Ok(Some(_)) => records += 1,
+                Ok(None) => {
+                    assert!(matches!(reader.next(), Ok(None)), "a record after the end");
+                    break;
+                }
+                Err(error) if error.may_continue() => {}
+                Err(_) => {
+                    assert!(reader.next().is_err(), "no error after an error");
+                    break;
+                }
+            }
+        }
+        if let Ok(mut reader) = source.open(part, None) {
+            let _ = reader.skip(3);
+            let _ = reader.next();
+            let _ = reader.seek(1);
+            let _ = reader.next();
+        }
+        if let Ok(mut reader) = source.open(part, None) {
+            for _ in 0..20 {
+                match reader.columns(100) {
+                    Some(Ok(columns)) if columns.rows > 0 => {}
+                    _ => break,
+                }
+            }
+        }
+    }
+    records
+}
+
+/// All records of a part.
+pub(super) fn all(reader: &mut dyn Reader) -> Vec<crate::batch::Value> {
+    std::iter::from_fn(|| reader.next().unwrap())
+        .map(|record| record.value)
+        .collect()
+}

@@ -1,0 +1,241 @@
+//! NumPy's arrays: `.npy` and `.npz`.
+
+mod array;
+mod header;
+mod zip;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub(super) use self::array::Array;
+pub(super) use self::header::Kind;
+use super::paths::Paths;
+use super::window::{Input, Window};
+use super::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
+use crate::batch::Value;
+
+/// Files of arrays, each a part: its rows are the elements of the first dimension.
+///
+/// - A `.npy` file is an array; a row is a map with one field, called `array` unless [`named`](Npy::named) otherwise.
+/// - A `.npz` archive is some arrays with the same first dimension; a row has a field for each. Members may be stored, which gives
+///   random access, or deflated, which is read forward (going back begins again).
+///
+/// Bools, integers, floats and complex numbers of either byte order are tensors of their type (of a one-dimensional array: without
+/// dimensions). Text (`U`) and byte strings (`S`) are strings and bytes. Objects are pickles and are refused, as are structured arrays and
+/// dates. Rows are read where they lie, in C or in Fortran order: memory for each reader is a buffer of 256 KiB for each array and the
+/// row itself, or a block of 1 MiB in Fortran order.
+///
+/// ```
+/// use feedrate::source::{Npy, Source};
+///
+/// let path = std::env::temp_dir().join(format!("feedrate-doc-{}.npy", std::process::id()));
+/// let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }                     \n";
+/// std::fs::write(&path, [b"\x93NUMPY\x01\x00\x50\x00", header.as_bytes(), &[1, 2, 3, 4, 5, 6]].concat())?;
+/// let mut reader = Npy::new([&path]).open(0, None)?;
+/// reader.skip(1)?;
+/// let row = reader.next()?.ok_or("a row")?.value;
+/// let array = row.get("array").and_then(|value| value.as_tensor()).ok_or("a tensor")?;
+/// assert_eq!(array.as_slice::<u8>()?, [4, 5, 6]);
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Npy {
+    shards: Paths,
+    named: String,
+    fields: Option<Vec<String>>,
+}
+
+impl Npy {
+    /// Of these files, in this order. What a file is, is told by its first bytes.
+    pub fn new(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        Self {
+            shards: Paths::new(paths),
+            named: "array".into(),
+            fields: None,
+        }
+    }
+
+    /// What the field of a `.npy` file is called.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.named = name.into();
+        self
+    }
+
+    /// Which arrays of an archive are read, in this order. The others may be of any kind and length.
+    #[must_use]
+    pub fn fields(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.fields = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    fn reader(&self, part: usize) -> Result<NpyReader, SourceError> {
+        let (path, name) = self.shards.path(part)?;
+        let mut window = Window::open(path, Arc::clone(&name))?;
+        let arrays = match window.some(0, 4)? {
+            [b'P', b'K', ..] => self.archive(&mut window)?,
+            _ => {
+                let len = window.len();
+                let array = Array::open(Input::File(window), Arc::clone(&name), None, 0, len)?;
+                vec![(self.named.clone(), array)]
+            }
+        };
+        let rows = arrays.first().map_or(0, |(_, array)| array.rows());
+        if let Some((other, array)) = arrays.iter().find(|(_, array)| array.rows() != rows) {
+            return Err(SourceError::new(
+                Fault::Unsupported,
+                &*name,
+                format!(
+                    "the arrays {:?} and {other:?} have {rows} and {} rows: choose fields of one length",
+                    arrays[0].0,
+                    array.rows()
+                ),
+            ));
+        }
+        Ok(NpyReader { arrays, rows, next: 0 })
+    }
+
+    fn archive(&self, window: &mut Window) -> Result<Vec<(String, Array)>, SourceError> {
+        let name = Arc::clone(window.name());
+        let members = zip::members(window)?;
+        let known: Vec<_> = members
+            .iter()
+            .map(|member| member.name.strip_suffix(".npy").unwrap_or(&member.name))
+            .collect();
+        let chosen: Vec<usize> = match &self.fields {
+            None => (0..members.len()).collect(),
+            Some(fields) => {
+                let find = |field: &String| {
+                    known.iter().rposition(|known| known == field).ok_or_else(|| {
+                        SourceError::new(
+                            Fault::Absent,
+                            &*name,
+                            format!("there is no array {field:?}, only {known:?}"),
+                        )
+                    })
+                };
+                fields.iter().map(find).collect::<Result<_, _>>()?
+            }
+        };
+        let mut arrays = Vec::with_capacity(chosen.len());
+        for at in chosen {
+            let member = &members[at];
+            let (input, base) = member.open(window)?;
+            let called = Some(member.name.clone());
+            let array = Array::open(input, Arc::clone(&name), called, base, member.len)?;
+            arrays.push((known[at].to_owned(), array));
+        }
+        Ok(arrays)
+    }
+}
+
+impl Source for Npy {
+    fn format(&self) -> &'static str {
+        "npy"
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} (as {}, fields {:?})",
+            self.shards.describe(),
+            self.named,
+            self.fields
+        )
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        Ok(self.shards.parts())
+    }
+
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        let mut reader = self.reader(part)?;
+        reader.next = from.map_or(0, |mark| mark.number.min(reader.rows));
+        Ok(Box::new(reader))
+    }
+
+    fn indexed(&self) -> bool {
+        true
+    }
+
+    fn index(&self) -> Result<Arc<[u64]>, SourceError> {
+        self.shards.index(|part| Ok(self.reader(part)?.rows))
+    }
+}
+
+struct NpyReader {
+    arrays: Vec<(String, Array)>,
+    rows: u64,
+    next: u64,
+}
+
+impl fmt::Debug for NpyReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "NpyReader({} arrays, row {} of {})",
+            self.arrays.len(),
+            self.next,
+            self.rows
+        )
+    }
+}
+
+impl Reader for NpyReader {
+    fn next(&mut self) -> Result<Option<Record>, SourceError> {
+        if self.next == self.rows {
+            return Ok(None);
+        }
+        let mark = self.mark();
+        let mut fields = Vec::with_capacity(self.arrays.len());
+        for (name, array) in &mut self.arrays {
+            fields.push((name.clone(), array.one(self.next)?));
+        }
+        self.next += 1;
+        Ok(Some(Record {
+            value: Value::Map(fields),
+            mark,
+            key: None,
+        }))
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            number: self.next,
+            offset: 0,
+        }
+    }
+
+    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
+        let passed = count.min(self.rows - self.next);
+        self.next += passed;
+        Ok(passed)
+    }
+
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        self.next = number.min(self.rows);
+        Ok(true)
+    }
+
+    fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
+        let rows = usize::try_from(self.rows - self.next).unwrap_or(usize::MAX).min(rows);
+        let mut columns = Columns {
+            rows,
+            fields: Vec::with_capacity(self.arrays.len()),
+            first: self.next,
+        };
+        for (name, array) in &mut self.arrays {
+            match array.rows_at(self.next, rows) {
+                Ok(value) => columns.fields.push((name.clone(), value)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        self.next += rows as u64;
+        Some(Ok(columns))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

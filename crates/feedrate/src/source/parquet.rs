@@ -1,0 +1,529 @@
+//! Parquet.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
+    RowSelector,
+};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::PageIndexPolicy;
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::arrow::{Chunk, Filter, Places, Range, Table, TableReader, cell, choose, guard, wrong};
+use super::codec::Piece;
+use super::paths::Paths;
+use super::window::{Window, fill_at};
+use super::{Fault, Mark, Part, Reader, Source, SourceError};
+use crate::batch::Value;
+
+/// Rows for which a filter is asked at a time.
+const ASKED: usize = 4096;
+/// Most rows of a row group that is filtered: its chosen rows are counted in 32 bits.
+const GROUP: u64 = u32::MAX as u64;
+
+/// Parquet files, each a part.
+///
+/// Types come as [`ArrowIpc`](super::ArrowIpc) lists them. Rows are found by number: the row group by the footer, the page by the page
+/// index where the file has one. With a filter they are not, and marks hold the row's number beside the record's.
+///
+/// A filter is asked first: row groups that its statistics rule out are not read, of the others only its columns, and of the columns that are
+/// wanted only the rows that passed.
+///
+/// Memory for each reader: of each column that is read one page, compressed and not, with its dictionary; the rows that are decoded at a time
+/// (1,024, or 8 MiB if that is less, or as many as [`columns`](Reader::columns) is asked for); with a filter four bytes for each chosen row of a
+/// row group.
+#[derive(Debug)]
+pub struct Parquet {
+    shards: Paths,
+    columns: Option<Vec<String>>,
+    filter: Option<Arc<Filter>>,
+}
+
+impl Parquet {
+    /// Of these files, in this order: all columns, all rows.
+    pub fn new(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        Self {
+            shards: Paths::new(paths),
+            columns: None,
+            filter: None,
+        }
+    }
+
+    /// Only these columns, in this order. A name with dots leads into structs, if no column is called so; the other fields of the struct are
+    /// not read.
+    #[must_use]
+    pub fn columns(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.columns = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Only these rows. Its columns need not be among those that are given.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
+    }
+
+    fn table(&self, part: usize) -> Result<(Groups, Arc<str>), SourceError> {
+        let (path, name) = self.shards.path(part)?;
+        let window = Window::open(path, Arc::clone(&name))?;
+        let file = Positioned {
+            file: Arc::clone(window.file()),
+            len: window.len(),
+        };
+        let table = guard(&name, || {
+            Groups::open(file, Arc::clone(&name), self.columns.as_deref(), self.filter.clone())
+        })?;
+        Ok((table, name))
+    }
+}
+
+impl Source for Parquet {
+    fn format(&self) -> &'static str {
+        "parquet"
+    }
+
+    fn describe(&self) -> String {
+        let filter = self.filter.as_ref().map_or_else(String::new, ToString::to_string);
+        format!(
+            "{} (columns {:?}, filter {filter:?})",
+            self.shards.describe(),
+            self.columns
+        )
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        Ok(self.shards.parts())
+    }
+
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        let (table, name) = self.table(part)?;
+        Ok(Box::new(TableReader::new(table, name, from)?))
+    }
+
+    fn indexed(&self) -> bool {
+        self.filter.is_none()
+    }
+
+    fn index(&self) -> Result<Arc<[u64]>, SourceError> {
+        self.shards.index(|part| {
+            let (table, name) = self.table(part)?;
+            TableReader::new(table, name, None)?.skip(u64::MAX)
+        })
+    }
+}
+
+/// A file that is read by position, so that no reader moves another one's place.
+#[derive(Debug, Clone)]
+struct Positioned {
+    file: Arc<File>,
+    len: u64,
+}
+
+impl Length for Positioned {
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl ChunkReader for Positioned {
+    type T = BufReader<Piece>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(BufReader::new(Piece::new(&self.file, start, self.len)))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let end = start.checked_add(length as u64).filter(|end| *end <= self.len);
+        if end.is_none() {
+            let message = format!("{length} bytes at {start} do not lie in the file's {}", self.len);
+            return Err(ParquetError::EOF(message));
+        }
+        let mut bytes = vec![0; length];
+        let found = fill_at(&self.file, &mut bytes, start)?;
+        if found < length {
+            return Err(ParquetError::EOF(format!("the file ended at {}", start + found as u64)));
+        }
+        Ok(bytes.into())
+    }
+}
+
+fn failed(name: &str, error: &ParquetError) -> SourceError {
+    let fault = match error {
+        ParquetError::EOF(_) => Fault::Truncated,
+        ParquetError::NYI(_) => Fault::Unsupported,
+        ParquetError::External(inner)
+            if inner
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|e| e.raw_os_error().is_some()) =>
+        {
+            Fault::Io
+        }
+        _ => Fault::Damaged,
+    };
+    SourceError::new(fault, name, error.to_string())
+}
+
+/// Which rows of a row group passed the filter, by number in it.
+struct Passed {
+    group: usize,
+    rows: Vec<u32>,
+}
+
+/// An open file: its row groups.
+struct Groups {
+    file: Positioned,
+    name: Arc<str>,
+    metadata: ArrowReaderMetadata,
+    /// Whether the page index has been looked for.
+    paged: bool,
+    /// First rows of the groups, and the number of rows.
+    starts: Vec<u64>,
+    bytes: u64,
+    mask: ProjectionMask,
+    /// Where the columns stand among those that are read, in the order in which they are given.
+    order: Vec<usize>,
+    filter: Option<(Arc<Filter>, ProjectionMask)>,
+    passed: Option<Passed>,
+    /// An open reader, the row that it gives next (of those chosen, with a filter), and the rows that it gives at a time.
+    reader: Option<(ParquetRecordBatchReader, u64, usize)>,
+}
+
+impl Groups {
+    fn open(
+        file: Positioned,
+        name: Arc<str>,
+        columns: Option<&[String]>,
+        filter: Option<Arc<Filter>>,
+    ) -> Result<Self, SourceError> {
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
+        let metadata = metadata.map_err(|error| failed(&name, &error))?;
+        let mut starts = vec![0_u64];
+        let (mut rows, mut bytes) = (0_u64, 0_u64);
+        for group in metadata.metadata().row_groups() {
+            let found = u64::try_from(group.num_rows()).ok().filter(|found| *found < 1 << 40);
+            let found = found.ok_or_else(|| {
+                let message = format!("a row group cannot have {} rows", group.num_rows());
+                SourceError::new(Fault::Damaged, &*name, message)
+            })?;
+            rows += found;
+            starts.push(rows);
+        }
+        let (mask, order) = projection(&metadata, columns, &name)?;
+        for group in metadata.metadata().row_groups() {
+            for (at, column) in group.columns().iter().enumerate() {
+                if mask.leaf_included(at) {
+                    bytes = bytes.saturating_add(u64::try_from(column.uncompressed_size()).unwrap_or(0));
+                }
+            }
+        }
+        let filter = match filter {
+            None => None,
+            Some(filter) => {
+                let names: Vec<_> = filter.columns().into_iter().map(str::to_owned).collect();
+                let roots = choose(metadata.schema(), Some(&names), &name)?;
+                let mask = ProjectionMask::roots(metadata.parquet_schema(), roots);
+                Some((filter, mask))
+            }
+        };
+        Ok(Self {
+            file,
+            name,
+            metadata,
+            paged: false,
+            starts,
+            bytes,
+            mask,
+            order,
+            filter,
+            passed: None,
+            reader: None,
+        })
+    }
+
+    fn error(&self, error: &ParquetError) -> SourceError {
+        failed(&self.name, error)
+    }
+
+    /// The group in which a row lies.
+    fn group(&self, row: u64) -> usize {
+        self.starts.partition_point(|start| *start <= row).saturating_sub(1)
+    }
+
+    /// Takes in the page index, so that rows in the middle of a group are found by page. Without one, pages are passed one by one.
+    fn page(&mut self) {
+        if self.paged {
+            return;
+        }
+        self.paged = true;
+        let options = ArrowReaderOptions::new()
+            .with_column_index_policy(PageIndexPolicy::Skip)
+            .with_offset_index_policy(PageIndexPolicy::Optional);
+        // An index that is damaged is as good as none.
+        if let Ok(metadata) = ArrowReaderMetadata::load(&self.file, options)
+            && metadata.metadata().num_row_groups() + 1 == self.starts.len()
+        {
+            self.metadata = metadata;
+        }
+    }
+
+    /// A reader of these groups and of the rows selected in them.
+    fn build(
+        &self,
+        groups: Vec<usize>,
+        selection: Option<RowSelection>,
+        mask: &ProjectionMask,
+        size: usize,
+    ) -> Result<ParquetRecordBatchReader, SourceError> {
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
+            .with_row_groups(groups)
+            .with_projection(mask.clone())
+            .with_batch_size(size);
+        if let Some(selection) = selection {
+            builder = builder.with_row_selection(selection);
+        }
+        builder.build().map_err(|error| self.error(&error))
+    }
+
+    /// Has the reader stand at a row of all.
+    fn stand(&mut self, row: u64, most: usize) -> Result<(), SourceError> {
+        if self
+            .reader
+            .as_ref()
+            .is_some_and(|(_, at, size)| *at == row && *size == most)
+        {
+            return Ok(());
+        }
+        self.reader = None;
+        let group = self.group(row);
+        let before = row - self.starts[group];
+        let selection = if before == 0 {
+            None
+        } else {
+            self.page();
+            let left = self.starts.last().copied().unwrap_or(row) - row;
+            let count = |rows: u64| usize::try_from(rows).unwrap_or(usize::MAX);
+            Some(vec![RowSelector::skip(count(before)), RowSelector::select(count(left))].into())
+        };
+        let groups = (group..self.starts.len() - 1).collect();
+        let reader = self.build(groups, selection, &self.mask, most)?;
+        self.reader = Some((reader, row, most));
+        Ok(())
+    }
+
+    /// The next rows of the reader, at least one.
+    fn read(&mut self) -> Result<arrow_array::RecordBatch, SourceError> {
+        let Some((reader, at, _)) = &mut self.reader else {
+            return Err(SourceError::new(Fault::Io, &*self.name, "no reader is open"));
+        };
+        let batch = reader.next().transpose().map_err(|error| wrong(&self.name, &error));
+        match batch {
+            Ok(Some(batch)) if batch.num_rows() > 0 => {
+                *at += batch.num_rows() as u64;
+                batch.project(&self.order).map_err(|error| wrong(&self.name, &error))
+            }
+            Ok(_) => {
+                let message = "the row groups have fewer rows than the footer says";
+                Err(SourceError::new(Fault::Truncated, &*self.name, message))
+            }
+            Err(error) => {
+                self.reader = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Rows of a group that passed the filter.
+    fn pass(&mut self, filter: &Filter, mask: &ProjectionMask, group: usize) -> Result<(), SourceError> {
+        if self.passed.as_ref().is_some_and(|passed| passed.group == group) {
+            return Ok(());
+        }
+        self.reader = None;
+        self.passed = None;
+        let mut rows = Vec::new();
+        if self.starts[group + 1] - self.starts[group] > GROUP {
+            let message = format!("row group {group} has more than {GROUP} rows: it cannot be filtered");
+            return Err(SourceError::new(Fault::Unsupported, &*self.name, message));
+        }
+        if filter.possible(&|column| self.range(column, group)) {
+            let mut first = 0_u32;
+            for batch in self.build(vec![group], None, mask, ASKED)? {
+                let batch = batch.map_err(|error| wrong(&self.name, &error))?;
+                let held = filter.mask(&batch);
+                let held = held.map_err(|why| SourceError::new(Fault::Unsupported, &*self.name, why))?;
+                rows.extend(
+                    (first..)
+                        .zip(held)
+                        .filter(|(_, holds)| *holds == Some(true))
+                        .map(|(row, _)| row),
+                );
+                first = first.saturating_add(u32::try_from(batch.num_rows()).unwrap_or(u32::MAX));
+            }
+        }
+        self.passed = Some(Passed { group, rows });
+        Ok(())
+    }
+
+    /// What the statistics say of a column in a group.
+    fn range(&self, column: &str, group: usize) -> Range {
+        let metadata = self.metadata.metadata();
+        let rows = metadata.row_group(group);
+        let known = || {
+            let converter =
+                StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema()).ok()?;
+            let one = |array: arrow_array::ArrayRef| match cell(array.as_ref(), 0) {
+                Ok(Value::None) | Err(_) => None,
+                Ok(value) => Some(value),
+            };
+            let nulls = converter.row_group_null_counts([rows]).ok()?;
+            Some(Range {
+                least: converter.row_group_mins([rows]).ok().and_then(one),
+                most: converter.row_group_maxes([rows]).ok().and_then(one),
+                nulls: (!arrow_array::Array::is_null(&nulls, 0)).then(|| nulls.value(0)),
+                rows: u64::try_from(rows.num_rows()).ok(),
+            })
+        };
+        known().unwrap_or_default()
+    }
+
+    /// Rows that passed the filter, from a row on, out of its group.
+    fn filtered_chunk(&mut self, row: u64, most: usize) -> Result<Option<Chunk>, SourceError> {
+        let Some((filter, mask)) = self.filter.clone() else {
+            return Ok(None);
+        };
+        let group = self.group(row);
+        self.pass(&filter, &mask, group)?;
+        let (start, end) = (self.starts[group], self.starts[group + 1]);
+        let Some(passed) = &self.passed else { return Ok(None) };
+        let from = passed.rows.partition_point(|found| start + u64::from(*found) < row);
+        if from == passed.rows.len() {
+            let batch = arrow_array::RecordBatch::new_empty(Arc::clone(self.metadata.schema()));
+            let places = Places::Chosen(Vec::new());
+            return Ok(Some(Chunk { batch, places, end }));
+        }
+        if !self
+            .reader
+            .as_ref()
+            .is_some_and(|(_, at, size)| *at == from as u64 && *size == most)
+        {
+            let mut selectors = Vec::new();
+            let mut next = 0_u32;
+            for found in &passed.rows[from..] {
+                match selectors.last_mut() {
+                    Some(RowSelector { row_count, skip: false }) if *found == next => *row_count += 1,
+                    _ => {
+                        let gap = usize::try_from(found - next).unwrap_or(usize::MAX);
+                        if gap > 0 {
+                            selectors.push(RowSelector::skip(gap));
+                        }
+                        selectors.push(RowSelector::select(1));
+                    }
+                }
+                next = found.saturating_add(1);
+            }
+            self.page();
+            let reader = self.build(vec![group], Some(selectors.into()), &self.mask, most)?;
+            self.reader = Some((reader, from as u64, most));
+        }
+        let batch = self.read()?;
+        let Some(passed) = &self.passed else { return Ok(None) };
+        let until = (from + batch.num_rows()).min(passed.rows.len());
+        let places: Vec<u64> = passed.rows[from..until]
+            .iter()
+            .map(|found| start + u64::from(*found))
+            .collect();
+        let end = if until == passed.rows.len() {
+            end
+        } else {
+            places.last().map_or(end, |last| last + 1)
+        };
+        Ok(Some(Chunk {
+            batch,
+            places: Places::Chosen(places),
+            end,
+        }))
+    }
+}
+
+/// Which leaves are read, and how the columns are put in order.
+fn projection(
+    metadata: &ArrowReaderMetadata,
+    columns: Option<&[String]>,
+    name: &str,
+) -> Result<(ProjectionMask, Vec<usize>), SourceError> {
+    let schema = metadata.schema();
+    let Some(columns) = columns else {
+        let all = choose(schema, None, name)?;
+        return Ok((ProjectionMask::all(), all));
+    };
+    let known = |column: &str| schema.fields().iter().any(|field| field.name() == column);
+    let mut roots = Vec::new();
+    for column in columns {
+        let root = match column.split_once('.') {
+            Some((root, _)) if !known(column) => root.to_owned(),
+            _ => column.clone(),
+        };
+        if !roots.contains(&root) {
+            roots.push(root);
+        }
+    }
+    let given = choose(schema, Some(&roots), name)?;
+    let leaves = metadata.parquet_schema();
+    let mut mask = ProjectionMask::none(leaves.num_columns());
+    for column in columns {
+        if known(column) {
+            let at = schema.fields().iter().position(|field| field.name() == column);
+            mask.union(&ProjectionMask::roots(leaves, at));
+            continue;
+        }
+        let part = ProjectionMask::columns(leaves, [column.as_str()]);
+        if !(0..leaves.num_columns()).any(|leaf| part.leaf_included(leaf)) {
+            let message = format!("there is no column {column:?}");
+            return Err(SourceError::new(Fault::Absent, name, message));
+        }
+        mask.union(&part);
+    }
+    // What is read keeps the order of the file.
+    let mut read = given.clone();
+    read.sort_unstable();
+    let order = given.iter().filter_map(|at| read.binary_search(at).ok()).collect();
+    Ok((mask, order))
+}
+
+impl Table for Groups {
+    fn rows(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    fn chunk(&mut self, row: u64, most: usize) -> Result<Chunk, SourceError> {
+        if let Some(chunk) = self.filtered_chunk(row, most)? {
+            return Ok(chunk);
+        }
+        self.stand(row, most)?;
+        let batch = self.read()?;
+        Ok(Chunk {
+            end: row + batch.num_rows() as u64,
+            batch,
+            places: Places::From(row),
+        })
+    }
+
+    fn filtered(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.bytes / self.rows().max(1)
+    }
+}
+
+#[cfg(test)]
+#[path = "parquet_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StructArray};
+use arrow_schema::{DataType, Field};
+
+use super::super::arrow::tests::{batch, checks, row};
+use super::*;
+use crate::source::Op;
+use crate::source::mutate::{Folder, all, exhaust, mutations};
+
+fn file(batches: &[RecordBatch], properties: WriterPropertiesBuilder) -> Vec<u8> {
+    let mut writer = ArrowWriter::try_new(Vec::new(), batches[0].schema(), Some(properties.build())).unwrap();
+    for batch in batches {
+        writer.write(batch).unwrap();
+        writer.flush().unwrap();
+    }
+    writer.into_inner().unwrap()
+}
+
+fn batches() -> [RecordBatch; 3] {
+    [batch(0, 7), batch(7, 1), batch(8, 12)]
+}
+
+#[test]
+fn rows_columns_and_filters() {
+    let folder = Folder::new("parquet");
+    let pages = || {
+        WriterProperties::builder()
+            .set_data_page_row_count_limit(3)
+            .set_write_batch_size(1)
+    };
+    for (name, properties) in [
+        (
+            "plain",
+            WriterProperties::builder().set_compression(Compression::UNCOMPRESSED),
+        ),
+        ("snappy", pages().set_compression(Compression::SNAPPY)),
+        ("zstd", pages().set_compression(Compression::ZSTD(ZstdLevel::default()))),
+        (
+            "lz4",
+            WriterProperties::builder()
+                .set_compression(Compression::LZ4_RAW)
+                .set_dictionary_enabled(false),
+        ),
+        (
+            "bare",
+            pages()
+                .set_statistics_enabled(EnabledStatistics::None)
+                .set_offset_index_disabled(true),
+        ),
+    ] {
+        let path = folder.file(name, &file(&batches(), properties));
+        checks(&Parquet::new([&path]), &|filter| {
+            Box::new(Parquet::new([&path]).filter(filter))
+        });
+    }
+}
+
+#[test]
+fn columns_are_chosen_down_to_leaves() {
+    let folder = Folder::new("parquet-nested");
+    let x: ArrayRef = Arc::new(Int32Array::from_iter_values(0..3));
+    let y: ArrayRef = Arc::new(Int32Array::from_iter_values(5..8));
+    let field = |name| Arc::new(Field::new(name, DataType::Int32, true));
+    let pair: ArrayRef = Arc::new(StructArray::from(vec![(field("a"), Arc::clone(&x)), (field("b"), y)]));
+    let all_columns = RecordBatch::try_from_iter([("x", x), ("p", pair)]).unwrap();
+    let path = folder.file("n", &file(&[all_columns], WriterProperties::builder()));
+    let read = |columns: &[&str]| {
+        let source = Parquet::new([&path]).columns(columns.iter().copied());
+        source.open(0, None).map(|mut reader| all(&mut *reader))
+    };
+    assert_eq!(
+        read(&["p.b"]).unwrap()[1],
+        Value::map([("p", Value::map([("b", Value::from(6))]))])
+    );
+    let both = Value::map([("p", Value::map([("a", Value::from(2))])), ("x", Value::from(2))]);
+    assert_eq!(read(&["p.a", "x"]).unwrap()[2], both);
+    for missing in ["z", "p.z", "x.a"] {
+        assert_eq!(read(&[missing]).unwrap_err().fault(), Fault::Absent, "{missing}");
+    }
+}
+
+#[test]
+fn empty_and_cut_files() {
+    let folder = Folder::new("parquet-empty");
+    let none = |name: &str, batches: &[RecordBatch]| {
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch(0, 0).schema(), None).unwrap();
+        batches.iter().for_each(|batch| writer.write(batch).unwrap());
+        folder.file(name, &writer.into_inner().unwrap())
+    };
+    let paths = [
+        none("groups", &[]),
+        none("rows", &[batch(0, 0)]),
+        none("some", &[batch(0, 2)]),
+    ];
+    let source = Parquet::new(&paths);
+    assert_eq!(*source.index().unwrap(), [0, 0, 2]);
+    for part in 0..2 {
+        let mut reader = source.open(part, None).unwrap();
+        assert!(reader.next().unwrap().is_none());
+        assert_eq!(reader.columns(3).unwrap().unwrap().rows, 0);
+    }
+    assert_eq!(all(&mut *source.open(2, None).unwrap()), [row(0, 0), row(0, 1)]);
+    let empty = Parquet::new([folder.file("zero.parquet", b"")]);
+    let error = empty.open(0, None).map(|_| ()).unwrap_err();
+    assert!(error.part().ends_with("zero.parquet"), "{error}");
+    let bytes = file(&batches(), WriterProperties::builder());
+    let cut = Parquet::new([folder.file("cut", &bytes[..bytes.len() - 20])]);
+    assert!(cut.open(0, None).is_err());
+    let lost = Parquet::new([folder.path().join("none")]);
+    assert_eq!(lost.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Missing);
+}
+
+#[test]
+fn groups_that_statistics_rule_out_are_not_read() {
+    let folder = Folder::new("parquet-statistics");
+    let mut bytes = file(&batches(), WriterProperties::builder());
+    let filter = || Filter::column("x", Op::Ge, 8_i64);
+    let path = folder.file("whole", &bytes);
+    let expected = all(&mut *Parquet::new([path]).filter(filter()).open(0, None).unwrap());
+    // The first group is nonsense now.
+    let start = Parquet::new([folder.file("whole", &bytes)]).table(0).unwrap().0;
+    let group = start.metadata.metadata().row_group(0).clone();
+    let end = usize::try_from(group.compressed_size()).unwrap();
+    bytes[4..4 + end].fill(0xee);
+    let path = folder.file("damaged", &bytes);
+    let found = all(&mut *Parquet::new([&path]).filter(filter()).open(0, None).unwrap());
+    assert_eq!(found, expected);
+    assert!(Parquet::new([&path]).open(0, None).unwrap().next().is_err());
+}
+
+#[test]
+fn damaged_files_end_in_errors() {
+    let folder = Folder::new("parquet-mutations");
+    let snappy = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    let plain = WriterProperties::builder().set_dictionary_enabled(false);
+    for bytes in [file(&batches(), snappy), file(&batches(), plain)] {
+        mutations(&bytes, 400, |damaged| {
+            let path = folder.file("m", damaged);
+            exhaust(&Parquet::new([&path]));
+            exhaust(&Parquet::new([&path]).filter(Filter::column("x", Op::Lt, 9_i64)));
+        });
+    }
+}
