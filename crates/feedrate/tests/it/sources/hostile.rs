@@ -118,7 +118,10 @@ fn archives() -> Vec<Vec<u8>> {
         "pax --sparse-version=0.1",
         "pax --sparse-version=1.0",
     ] {
-        if folder.run(&format!("tar -b1 --sort=name --sparse --format={format} -cf x.tar d")) {
+        if folder.run(&format!(
+            "tar -b1 --sort=name {}--format={format} -cf x.tar d",
+            if format == "ustar" { "" } else { "--sparse " }
+        )) {
             all.push(std::fs::read(folder.at("x.tar")).unwrap());
         }
     }
