@@ -55,13 +55,24 @@ fn rows(count: usize) -> String {
     text
 }
 
-/// The best of some rounds, in seconds, and what the work gave.
+/// Seconds that this thread was on a core, where the system says so: other work on the machine does not count.
+fn clock(begun: Instant) -> f64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let on_core = text
+        .split(' ')
+        .next()
+        .and_then(|nanoseconds| nanoseconds.parse::<f64>().ok());
+    on_core.map_or_else(|| begun.elapsed().as_secs_f64(), |nanoseconds| nanoseconds / 1e9)
+}
+
+/// The best of some rounds, in seconds on a core, and what the work gave.
 fn best(rounds: usize, mut work: impl FnMut() -> Result<u64, Box<dyn Error>>) -> Result<(f64, u64), Box<dyn Error>> {
     let (mut least, mut answer) = (f64::MAX, 0);
     for _ in 0..rounds {
         let begun = Instant::now();
+        let before = clock(begun);
         answer = work()?;
-        least = least.min(begun.elapsed().as_secs_f64());
+        least = least.min(clock(begun) - before);
     }
     Ok((least, answer))
 }
@@ -122,6 +133,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let tar = || Tar::of([path.as_path().into()]);
         let (time, count) = best(rounds, || all(&tar()))?;
         report(&format!("tar, {size} B + 2 B"), &path, time, count, samples)?;
+        if size >= 1 << 20 {
+            // Too short for the clock.
+            continue;
+        }
         let (time, count) = best(rounds, || all(&tar().fields(["cls"])))?;
         report("  only the 2 B", &path, time, count, samples)?;
         let (time, count) = best(rounds, || Ok(tar().with_index(IndexAt::Memory).index()?[0]))?;

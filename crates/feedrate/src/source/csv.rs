@@ -416,6 +416,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as rows are compared")]
     fn row(a: &str, b: &str) -> Result<Value, String> {
         Ok(Value::map([("a", Value::from(a)), ("b", b.into())]))
     }

@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(one("9223372036854775808", BigInts::Error).unwrap_err().at, 5);
         assert_eq!(
             one("9223372036854775808", BigInts::Float),
-            Ok(Value::Float(9.223_372_036_854_775_808e18))
+            Ok(Value::Float(9.223_372_036_854_776e18))
         );
         let long = "-123456789012345678901234567890";
         assert_eq!(one(long, BigInts::Text), Ok(long.into()));

@@ -379,7 +379,9 @@ mod tests {
         fn marks_give_the_rest(sizes in proptest::collection::vec(0_usize..40, 1..20), at in 0_usize..20, blank in any::<bool>()) {
             let mut text = String::new();
             for size in &sizes {
-                text += &format!("{{\"a\":\"{}\"}}\n{}", "x".repeat(size * size), if blank { "\n" } else { "" });
+                let word = "x".repeat(size * size);
+                let ends = if blank { "\n\n" } else { "\n" };
+                text = format!("{text}{{\"a\":\"{word}\"}}{ends}");
             }
             let source = lines(text);
             let whole = all(&source, 0);

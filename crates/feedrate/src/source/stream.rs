@@ -13,6 +13,8 @@ const LEAST_AHEAD: usize = 16 << 10;
 const MOST_AHEAD: usize = 256 << 10;
 /// What is passed over by a jump and not by reading.
 const LEAST_JUMP: u64 = 2 * LEAST_AHEAD as u64;
+/// What is read without a stop in the buffer.
+const LEAST_DIRECT: u64 = 32 << 10;
 /// Memory that is set aside for what a header merely claims to be there.
 const TRUST: u64 = 1 << 20;
 
@@ -191,7 +193,7 @@ impl Stream {
             if left == 0 {
                 return Ok(());
             }
-            let directly = left >= LEAST_AHEAD as u64 && left >= (self.ahead / 2) as u64;
+            let directly = left >= LEAST_DIRECT;
             let got = if directly { self.take_directly(left, into)? } else { 0 };
             left -= got;
             if left > 0 && !self.fill()? {
@@ -210,7 +212,8 @@ impl Stream {
         };
         let got = (into.len() - before) as u64;
         self.offset += got;
-        self.ahead = MOST_AHEAD;
+        // What comes next is a header, and its body should not be read into the buffer.
+        self.ahead = LEAST_AHEAD;
         result.map_err(|error| self.failed(&error))?;
         Ok(got)
     }

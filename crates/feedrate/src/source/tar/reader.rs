@@ -1,7 +1,7 @@
 //! Members to samples.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::index::Index;
@@ -41,9 +41,12 @@ pub(super) struct TarReader {
     pending: bool,
     key: Vec<u8>,
     field: Vec<u8>,
-    /// Hashes of the keys so far, and where they were.
-    finished: HashMap<u64, u64>,
-    last: Option<String>,
+    /// Hashes of the keys so far.
+    finished: HashSet<u64, BuildHasherDefault<Hashed>>,
+    /// The key of the last whole sample, as bytes; empty before it.
+    last: Vec<u8>,
+    /// Memory for a key.
+    spare: Vec<u8>,
     /// Of the shard's first sample, once it was seen.
     first_fields: Option<Vec<String>>,
     done: bool,
@@ -69,8 +72,9 @@ impl TarReader {
             pending: false,
             key: Vec::new(),
             field: Vec::new(),
-            finished: HashMap::new(),
-            last: None,
+            finished: HashSet::default(),
+            last: Vec::new(),
+            spare: Vec::new(),
             first_fields: None,
             done: false,
             broken: None,
@@ -245,10 +249,11 @@ impl TarReader {
         if let Some(key) = key {
             message = format!("{message}; sample {key} is not whole");
         }
-        match &self.last {
-            Some(last) => message = format!("{message}; the last whole sample is {last}"),
-            None if self.number == 0 => message += "; there is no whole sample before it",
-            None => {}
+        if !self.last.is_empty() {
+            let last = text(&self.last, self.options.names);
+            message = format!("{message}; the last whole sample is {last}");
+        } else if self.number == 0 {
+            message += "; there is no whole sample before it";
         }
         let mut told = SourceError::new(error.fault(), error.part(), message);
         if let Some(offset) = error.offset() {
@@ -319,22 +324,56 @@ impl TarReader {
         if self.options.repeats {
             return Ok(());
         }
-        let mut hasher = DefaultHasher::new();
-        sample.raw.hash(&mut hasher);
+        let mut hasher = Hashed::default();
+        hasher.write(&sample.raw);
         let hash = hasher.finish();
-        if let Some(before) = self.finished.get(&hash) {
-            let message = format!(
-                "the key came before, at byte {before}, with others between: the files of a sample do not lie together; read them \
-                 with Grouping::Scattered, or allow repeats if these are different samples"
-            );
+        if self.finished.contains(&hash) {
+            let message = "the key came before, with others between: the files of a sample do not lie together; read them with \
+                           Grouping::Scattered, or allow repeats if these are different samples";
             return Err(SourceError::new(Fault::Record, self.blob.name(), message)
                 .at(began)
                 .of(&*sample.key));
         }
         if self.finished.len() < MOST_KEYS {
-            self.finished.insert(hash, began);
+            self.finished.insert(hash);
         }
         Ok(())
+    }
+}
+
+/// Mixes a key's bytes, eight at a time; a number is its own hash. Keys that are made to collide only make an error.
+struct Hashed(u64);
+
+impl Default for Hashed {
+    fn default() -> Self {
+        Self(0x243f_6a88_85a3_08d3)
+    }
+}
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        let mut mix = |word: u64| {
+            let wide = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+            let halves = wide.to_le_bytes();
+            let half = |at: usize| halves[at..].first_chunk().map_or(0, |half| u64::from_le_bytes(*half));
+            self.0 = half(0) ^ half(8);
+        };
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            mix(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        mix(u64::from_le_bytes(last));
+        mix(bytes.len() as u64);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -354,7 +393,9 @@ struct Sample {
 
 impl Sample {
     /// Of the member that the walk stands at.
-    fn new(reader: &TarReader, build: bool) -> Self {
+    fn new(reader: &mut TarReader, build: bool) -> Self {
+        let mut raw = std::mem::take(&mut reader.spare);
+        raw.clone_from(&reader.key);
         let key = text(&reader.key, reader.options.names).into_owned();
         let mut pairs = Vec::new();
         if build {
@@ -365,7 +406,7 @@ impl Sample {
             }
         }
         Self {
-            raw: reader.key.clone(),
+            raw,
             key,
             heads: pairs.len(),
             pairs,
@@ -492,7 +533,8 @@ impl Sample {
         if let Some(error) = self.wrong {
             return Err(error);
         }
-        reader.last = Some(self.key.clone());
+        reader.last.clone_from(&self.raw);
+        reader.spare = self.raw;
         if !self.build {
             return Ok(Group::Passed);
         }
