@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StructArray};
+use arrow_array::{ArrayRef, Int32Array, RecordBatch, StructArray};
 use arrow_schema::{DataType, Field};
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
@@ -112,7 +112,7 @@ fn damaged_files_end_in_errors() {
     let snappy = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let plain = WriterProperties::builder().set_dictionary_enabled(false);
     for bytes in [file(&batches(), snappy), file(&batches(), plain)] {
-        mutations(&bytes, 400, |damaged| {
+        mutations(&bytes, 120, |damaged| {
             let path = folder.file("m", damaged);
             exhaust(&Parquet::new([&path]));
             exhaust(&Parquet::new([&path]).filter(Filter::column("x", Op::Lt, 9_i64)));
