@@ -109,7 +109,11 @@ pub(super) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8]))
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, times, until) = match (number("FEEDRATE_FUZZ_SEED"), number("FEEDRATE_FUZZ_SECONDS")) {
         (Some(seed), _) => (seed, 1, None),
-        (None, Some(seconds)) => (1 << 32, u64::MAX >> 1, Some(Instant::now() + Duration::from_secs(seconds))),
+        (None, Some(seconds)) => (
+            1 << 32,
+            u64::MAX >> 1,
+            Some(Instant::now() + Duration::from_secs(seconds)),
+        ),
         (None, None) => (0, times, None),
     };
     for seed in first..first + times {
@@ -121,7 +125,10 @@ pub(super) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8]))
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_it(&damaged)));
         assert!(run.is_ok(), "FEEDRATE_FUZZ_SEED={seed} panics");
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(20), "FEEDRATE_FUZZ_SEED={seed} takes {took:?}");
+        assert!(
+            took < Duration::from_secs(20),
+            "FEEDRATE_FUZZ_SEED={seed} takes {took:?}"
+        );
     }
 }
 

@@ -92,7 +92,11 @@ impl Source for Parquet {
 
     fn describe(&self) -> String {
         let filter = self.filter.as_ref().map_or_else(String::new, ToString::to_string);
-        format!("{} (columns {:?}, filter {filter:?})", self.shards.describe(), self.columns)
+        format!(
+            "{} (columns {:?}, filter {filter:?})",
+            self.shards.describe(),
+            self.columns
+        )
     }
 
     fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
@@ -155,7 +159,11 @@ fn failed(name: &str, error: &ParquetError) -> SourceError {
     let fault = match error {
         ParquetError::EOF(_) => Fault::Truncated,
         ParquetError::NYI(_) => Fault::Unsupported,
-        ParquetError::External(inner) if inner.downcast_ref::<std::io::Error>().is_some_and(|e| e.raw_os_error().is_some()) => {
+        ParquetError::External(inner)
+            if inner
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|e| e.raw_os_error().is_some()) =>
+        {
             Fault::Io
         }
         _ => Fault::Damaged,
@@ -286,7 +294,11 @@ impl Groups {
 
     /// Has the reader stand at a row of all.
     fn stand(&mut self, row: u64, most: usize) -> Result<(), SourceError> {
-        if self.reader.as_ref().is_some_and(|(_, at, size)| *at == row && *size == most) {
+        if self
+            .reader
+            .as_ref()
+            .is_some_and(|(_, at, size)| *at == row && *size == most)
+        {
             return Ok(());
         }
         self.reader = None;
@@ -346,7 +358,12 @@ impl Groups {
                 let batch = batch.map_err(|error| wrong(&self.name, &error))?;
                 let held = filter.mask(&batch);
                 let held = held.map_err(|why| SourceError::new(Fault::Unsupported, &*self.name, why))?;
-                rows.extend((first..).zip(held).filter(|(_, holds)| *holds == Some(true)).map(|(row, _)| row));
+                rows.extend(
+                    (first..)
+                        .zip(held)
+                        .filter(|(_, holds)| *holds == Some(true))
+                        .map(|(row, _)| row),
+                );
                 first = first.saturating_add(u32::try_from(batch.num_rows()).unwrap_or(u32::MAX));
             }
         }
@@ -359,7 +376,8 @@ impl Groups {
         let metadata = self.metadata.metadata();
         let rows = metadata.row_group(group);
         let known = || {
-            let converter = StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema()).ok()?;
+            let converter =
+                StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema()).ok()?;
             let one = |array: arrow_array::ArrayRef| match cell(array.as_ref(), 0) {
                 Ok(Value::None) | Err(_) => None,
                 Ok(value) => Some(value),
@@ -390,7 +408,11 @@ impl Groups {
             let places = Places::Chosen(Vec::new());
             return Ok(Some(Chunk { batch, places, end }));
         }
-        if !self.reader.as_ref().is_some_and(|(_, at, size)| *at == from as u64 && *size == most) {
+        if !self
+            .reader
+            .as_ref()
+            .is_some_and(|(_, at, size)| *at == from as u64 && *size == most)
+        {
             let mut selectors = Vec::new();
             let mut next = 0_u32;
             for found in &passed.rows[from..] {
@@ -413,7 +435,10 @@ impl Groups {
         let batch = self.read()?;
         let Some(passed) = &self.passed else { return Ok(None) };
         let until = (from + batch.num_rows()).min(passed.rows.len());
-        let places: Vec<u64> = passed.rows[from..until].iter().map(|found| start + u64::from(*found)).collect();
+        let places: Vec<u64> = passed.rows[from..until]
+            .iter()
+            .map(|found| start + u64::from(*found))
+            .collect();
         let end = if until == passed.rows.len() {
             end
         } else {

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Int32Array, RecordBatch, StructArray};
-use arrow_schema::{DataType, Field};
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use arrow_array::{ArrayRef, Int32Array, RecordBatch, StructArray};
+use arrow_schema::{DataType, Field};
 
 use super::super::arrow::tests::{batch, checks, row};
 use super::*;
@@ -27,16 +27,35 @@ fn batches() -> [RecordBatch; 3] {
 #[test]
 fn rows_columns_and_filters() {
     let folder = Folder::new("parquet");
-    let pages = || WriterProperties::builder().set_data_page_row_count_limit(3).set_write_batch_size(1);
+    let pages = || {
+        WriterProperties::builder()
+            .set_data_page_row_count_limit(3)
+            .set_write_batch_size(1)
+    };
     for (name, properties) in [
-        ("plain", WriterProperties::builder().set_compression(Compression::UNCOMPRESSED)),
+        (
+            "plain",
+            WriterProperties::builder().set_compression(Compression::UNCOMPRESSED),
+        ),
         ("snappy", pages().set_compression(Compression::SNAPPY)),
         ("zstd", pages().set_compression(Compression::ZSTD(ZstdLevel::default()))),
-        ("lz4", WriterProperties::builder().set_compression(Compression::LZ4_RAW).set_dictionary_enabled(false)),
-        ("bare", pages().set_statistics_enabled(EnabledStatistics::None).set_offset_index_disabled(true)),
+        (
+            "lz4",
+            WriterProperties::builder()
+                .set_compression(Compression::LZ4_RAW)
+                .set_dictionary_enabled(false),
+        ),
+        (
+            "bare",
+            pages()
+                .set_statistics_enabled(EnabledStatistics::None)
+                .set_offset_index_disabled(true),
+        ),
     ] {
         let path = folder.file(name, &file(&batches(), properties));
-        checks(&Parquet::new([&path]), &|filter| Box::new(Parquet::new([&path]).filter(filter)));
+        checks(&Parquet::new([&path]), &|filter| {
+            Box::new(Parquet::new([&path]).filter(filter))
+        });
     }
 }
 
@@ -53,7 +72,10 @@ fn columns_are_chosen_down_to_leaves() {
         let source = Parquet::new([&path]).columns(columns.iter().copied());
         source.open(0, None).map(|mut reader| all(&mut *reader))
     };
-    assert_eq!(read(&["p.b"]).unwrap()[1], Value::map([("p", Value::map([("b", Value::from(6))]))]));
+    assert_eq!(
+        read(&["p.b"]).unwrap()[1],
+        Value::map([("p", Value::map([("b", Value::from(6))]))])
+    );
     let both = Value::map([("p", Value::map([("a", Value::from(2))])), ("x", Value::from(2))]);
     assert_eq!(read(&["p.a", "x"]).unwrap()[2], both);
     for missing in ["z", "p.z", "x.a"] {
@@ -66,10 +88,16 @@ fn empty_and_cut_files() {
     let folder = Folder::new("parquet-empty");
     let none = |name: &str, batches: &[RecordBatch]| {
         let mut writer = ArrowWriter::try_new(Vec::new(), batch(0, 0).schema(), None).unwrap();
-        batches.iter().for_each(|batch| writer.write(batch).unwrap());
+        for batch in batches {
+            writer.write(batch).unwrap();
+        }
         folder.file(name, &writer.into_inner().unwrap())
     };
-    let paths = [none("groups", &[]), none("rows", &[batch(0, 0)]), none("some", &[batch(0, 2)])];
+    let paths = [
+        none("groups", &[]),
+        none("rows", &[batch(0, 0)]),
+        none("some", &[batch(0, 2)]),
+    ];
     let source = Parquet::new(&paths);
     assert_eq!(*source.index().unwrap(), [0, 0, 2]);
     for part in 0..2 {

@@ -144,7 +144,8 @@ impl Window {
             out.copy_from_slice(self.exact(offset, out.len(), what)?);
             return Ok(());
         }
-        let found = fill_at(&self.file, out, offset).map_err(|error| SourceError::io(&*self.name, &error).at(offset))?;
+        let found =
+            fill_at(&self.file, out, offset).map_err(|error| SourceError::io(&*self.name, &error).at(offset))?;
         if found < out.len() {
             return Err(short(&self.name, offset, out.len() as u64, self.len, what));
         }

@@ -199,7 +199,11 @@ fn compare(array: &dyn Array, op: Op, value: &Value, column: &str) -> Result<Vec
             (Value::Float(_) | Value::Int(_), Value::Float(y)) if y.is_nan() => Some(op == Op::Ne),
             _ => {
                 let order = order(&found, value).ok_or_else(|| {
-                    format!("column {column:?} has {}, and is compared with {}", found.kind(), value.kind())
+                    format!(
+                        "column {column:?} has {}, and is compared with {}",
+                        found.kind(),
+                        value.kind()
+                    )
                 })?;
                 Some(op.holds(order))
             }

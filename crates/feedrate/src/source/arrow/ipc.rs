@@ -61,11 +61,7 @@ impl Ipc {
     ) -> Result<Self, SourceError> {
         let name = Arc::clone(window.name());
         let file = window.some(0, 6)? == MAGIC;
-        let (schema, version, entries) = if file {
-            footer(&mut window)?
-        } else {
-            scan(&mut window)?
-        };
+        let (schema, version, entries) = if file { footer(&mut window)? } else { scan(&mut window)? };
         let given = choose(&schema, columns, &name)?;
         let mut read = given.clone();
         if let Some(filter) = &filter {
@@ -139,7 +135,7 @@ impl Ipc {
         let Some(&entry) = self.entries.get(at) else {
             return Err(damaged(self.window.name(), 0, "there is no such row"));
         };
-        if !self.batch.as_ref().is_some_and(|(held, _)| *held == at) {
+        if self.batch.as_ref().is_none_or(|(held, _)| *held != at) {
             self.batch = None;
             self.learn(at)?;
             let bytes = self.bytes(entry)?;
@@ -176,7 +172,11 @@ impl Table for Ipc {
                     .mask(&batch)
                     .map_err(|why| SourceError::new(Fault::Unsupported, &*name, why))?;
                 let mask: Vec<bool> = mask.into_iter().map(|holds| holds == Some(true)).collect();
-                let places = (row..).zip(&mask).filter(|(_, holds)| **holds).map(|(row, _)| row).collect();
+                let places = (row..)
+                    .zip(&mask)
+                    .filter(|(_, holds)| **holds)
+                    .map(|(row, _)| row)
+                    .collect();
                 let kept = arrow_select::filter::filter_record_batch(&batch, &BooleanArray::from(mask));
                 (kept.map_err(|error| wrong(&name, &error))?, Places::Chosen(places))
             }
@@ -218,17 +218,23 @@ fn message(bytes: &[u8]) -> Result<Message<'_>, String> {
 
 /// Bytes of the buffers of a record batch or dictionary, uncompressed, as they say themselves.
 fn unpacked(bytes: &[u8], head: usize) -> Result<u64, String> {
-    let (head, body) = bytes.split_at_checked(head).ok_or("a message is shorter than its head")?;
+    let (head, body) = bytes
+        .split_at_checked(head)
+        .ok_or("a message is shorter than its head")?;
     let message = message(head)?;
     let batch = match message.header_type() {
         MessageHeader::RecordBatch => message.header_as_record_batch(),
-        MessageHeader::DictionaryBatch => message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()),
+        MessageHeader::DictionaryBatch => message
+            .header_as_dictionary_batch()
+            .and_then(|dictionary| dictionary.data()),
         _ => None,
     };
     let batch = batch.ok_or("a message is neither a record batch nor a dictionary")?;
     let mut total = 0_u64;
     for buffer in batch.buffers().into_iter().flatten() {
-        let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
+        let place = usize::try_from(buffer.offset())
+            .ok()
+            .zip(usize::try_from(buffer.length()).ok());
         let piece = place.and_then(|(at, len)| body.get(at..at.checked_add(len)?));
         let piece = piece.ok_or("a buffer does not lie in its record batch")?;
         let len = match (batch.compression(), piece.get(..8)) {
@@ -257,23 +263,36 @@ fn footer(window: &mut Window) -> Result<Described, SourceError> {
     let len = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
     let start = end.checked_sub(len).filter(|_| len <= HEAD as u64);
     let start = start.ok_or_else(|| damaged(&name, end, format!("the footer cannot have {len} bytes")))?;
-    let bytes = window.exact(start, usize::try_from(len).unwrap_or(HEAD), "the footer")?.to_vec();
-    let footer = root_as_footer(&bytes).map_err(|error| damaged(&name, start, format!("the footer is none: {error}")))?;
-    let schema = footer.schema().ok_or_else(|| damaged(&name, start, "the footer has no schema"))?;
+    let bytes = window
+        .exact(start, usize::try_from(len).unwrap_or(HEAD), "the footer")?
+        .to_vec();
+    let footer =
+        root_as_footer(&bytes).map_err(|error| damaged(&name, start, format!("the footer is none: {error}")))?;
+    let schema = footer
+        .schema()
+        .ok_or_else(|| damaged(&name, start, "the footer has no schema"))?;
     let schema: Schema = try_fb_to_schema(schema).map_err(|error| wrong(&name, &error).at(start))?;
     let mut entries = Vec::new();
     let dictionaries = footer.dictionaries().into_iter().flatten().map(|block| (block, true));
     let batches = footer.recordBatches().into_iter().flatten().map(|block| (block, false));
     for (block, dictionary) in dictionaries.chain(batches) {
         let place = u64::try_from(block.offset()).ok();
-        let head = usize::try_from(block.metaDataLength()).ok().filter(|head| *head <= HEAD);
+        let head = usize::try_from(block.metaDataLength())
+            .ok()
+            .filter(|head| *head <= HEAD);
         let body = usize::try_from(block.bodyLength()).ok();
         let (Some(offset), Some(head), Some(body)) = (place, head, body) else {
             return Err(damaged(&name, start, "the footer has a block of an impossible size"));
         };
-        let ends = offset.checked_add(head as u64).and_then(|at| at.checked_add(body as u64));
+        let ends = offset
+            .checked_add(head as u64)
+            .and_then(|at| at.checked_add(body as u64));
         if ends.is_none_or(|ends| ends > size) {
-            return Err(damaged(&name, start, format!("a block at {offset} does not end in the file's {size} bytes")));
+            return Err(damaged(
+                &name,
+                start,
+                format!("a block at {offset} does not end in the file's {size} bytes"),
+            ));
         }
         entries.push(Entry {
             offset,
@@ -325,7 +344,11 @@ fn scan(window: &mut Window) -> Result<Described, SourceError> {
         }
         let head = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(framing);
         if head > HEAD || (described.is_none() && head as u64 > size - at) {
-            return Err(damaged(&name, at, format!("a message's head of {len} bytes: this is no Arrow file or stream")));
+            return Err(damaged(
+                &name,
+                at,
+                format!("a message's head of {len} bytes: this is no Arrow file or stream"),
+            ));
         }
         let bytes = window.exact(at, head, "a message")?;
         let message = message(bytes).map_err(|why| damaged(&name, at, why))?;
@@ -370,7 +393,7 @@ fn scan(window: &mut Window) -> Result<Described, SourceError> {
         }
         at = end;
     }
-    let (schema, version) =
-        described.ok_or_else(|| SourceError::new(Fault::Truncated, &*name, "there is no schema: it is cut off").at(0))?;
+    let (schema, version) = described
+        .ok_or_else(|| SourceError::new(Fault::Truncated, &*name, "there is no schema: it is cut off").at(0))?;
     Ok((schema, version, entries))
 }

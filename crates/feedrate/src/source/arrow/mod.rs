@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use arrow_schema::{ArrowError, Schema};
 
-pub use self::filter::{Filter, Op};
 #[cfg(feature = "parquet")]
 pub(super) use self::filter::Range;
+pub use self::filter::{Filter, Op};
 use self::ipc::Ipc;
 #[cfg(feature = "parquet")]
 pub(super) use self::table::{Chunk, Places, Table};
@@ -102,7 +102,11 @@ impl Source for ArrowIpc {
 
     fn describe(&self) -> String {
         let filter = self.filter.as_ref().map_or_else(String::new, ToString::to_string);
-        format!("{} (columns {:?}, filter {filter:?})", self.shards.describe(), self.columns)
+        format!(
+            "{} (columns {:?}, filter {filter:?})",
+            self.shards.describe(),
+            self.columns
+        )
     }
 
     fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
@@ -144,7 +148,11 @@ pub(super) fn choose(schema: &Schema, wanted: Option<&[String]>, name: &str) -> 
             let find = |column: &String| {
                 fields.iter().position(|field| field.name() == column).ok_or_else(|| {
                     let known: Vec<_> = fields.iter().map(|field| field.name()).take(50).collect();
-                    SourceError::new(Fault::Absent, name, format!("there is no column {column:?}, only {known:?}"))
+                    SourceError::new(
+                        Fault::Absent,
+                        name,
+                        format!("there is no column {column:?}, only {known:?}"),
+                    )
                 })
             };
             wanted.iter().map(find).collect::<Result<_, _>>()?

@@ -59,10 +59,7 @@ pub(in crate::source) trait Table: Send {
 }
 
 /// Calls into a decoder that may panic on what it did not expect.
-pub(in crate::source) fn guard<T>(
-    name: &str,
-    call: impl FnOnce() -> Result<T, SourceError>,
-) -> Result<T, SourceError> {
+pub(in crate::source) fn guard<T>(name: &str, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let message = format!("the decoder gave up on it: {}", said(&*panic));
         Err(SourceError::new(Fault::Damaged, name, message))
@@ -71,7 +68,8 @@ pub(in crate::source) fn guard<T>(
 
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
+    text.or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no reason given")
 }
 
 /// Reads a table row by row, or in columns.
@@ -144,7 +142,11 @@ impl<T: Table> TableReader<T> {
             let (row, table) = (self.row, &mut self.table);
             let read = guard(&self.name, || table.chunk(row, most.max(1)));
             let chunk = read.map_err(|error| {
-                let error = if error.key().is_none() { error.of(format!("row {row}")) } else { error };
+                let error = if error.key().is_none() {
+                    error.of(format!("row {row}"))
+                } else {
+                    error
+                };
                 self.failed = Some(error.clone());
                 error
             })?;
@@ -166,16 +168,6 @@ impl<T: Table> TableReader<T> {
 
     fn bad(&self, row: u64, message: String) -> SourceError {
         SourceError::new(Fault::Record, &*self.name, message).of(format!("row {row}"))
-    }
-
-    fn value(&self, chunk: &Chunk, at: usize) -> Result<Value, String> {
-        let schema = chunk.batch.schema_ref();
-        let fields = schema.fields().iter().zip(chunk.batch.columns());
-        let pair = |(field, array): (&Arc<arrow_schema::Field>, &Arc<dyn Array>)| {
-            let value = cell(array.as_ref(), at)?;
-            Ok((field.name().clone(), reshaped(value, 0, shape(field).as_deref())))
-        };
-        fields.map(pair).collect::<Result<_, String>>().map(Value::Map)
     }
 
     fn block(&mut self, rows: usize) -> Result<Columns, SourceError> {
@@ -222,6 +214,17 @@ impl<T: Table> TableReader<T> {
     }
 }
 
+/// A row as a map.
+fn value(chunk: &Chunk, at: usize) -> Result<Value, String> {
+    let schema = chunk.batch.schema_ref();
+    let fields = schema.fields().iter().zip(chunk.batch.columns());
+    let pair = |(field, array): (&Arc<arrow_schema::Field>, &Arc<dyn Array>)| {
+        let value = cell(array.as_ref(), at)?;
+        Ok((field.name().clone(), reshaped(value, 0, shape(field).as_deref())))
+    };
+    fields.map(pair).collect::<Result<_, String>>().map(Value::Map)
+}
+
 impl<T: Table> Reader for TableReader<T> {
     fn next(&mut self) -> Result<Option<Record>, SourceError> {
         let step = self.step();
@@ -232,8 +235,7 @@ impl<T: Table> Reader for TableReader<T> {
         let mark = self.mark();
         let Some(chunk) = &self.chunk else { return Ok(None) };
         let read = guard(&self.name, || {
-            self.value(chunk, self.at)
-                .map_err(|why| self.bad(chunk.places.get(self.at).unwrap_or(self.row), why))
+            value(chunk, self.at).map_err(|why| self.bad(chunk.places.get(self.at).unwrap_or(self.row), why))
         });
         if let Err(error) = &read
             && !error.may_continue()
@@ -279,7 +281,11 @@ impl<T: Table> Reader for TableReader<T> {
             return Ok(false);
         }
         let number = number.min(self.table.rows());
-        let begin = self.chunk.as_ref().and_then(|chunk| chunk.places.get(0)).unwrap_or(self.row);
+        let begin = self
+            .chunk
+            .as_ref()
+            .and_then(|chunk| chunk.places.get(0))
+            .unwrap_or(self.row);
         if number >= begin && number < self.row && self.chunk.is_some() {
             self.at = usize::try_from(number - begin).unwrap_or(usize::MAX);
         } else {

@@ -1,9 +1,16 @@
+#![expect(
+    clippy::cast_precision_loss,
+    clippy::float_cmp,
+    clippy::many_single_char_names,
+    reason = "small numbers that floats hold, and columns named by a letter"
+)]
+
 use std::sync::Arc;
 
 use arrow_array::types::Int8Type;
 use arrow_array::{
-    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeListArray, Float32Array, Int8Array, Int32Array, Int64Array,
-    ListArray, RecordBatch, StringArray, TimestampMillisecondArray,
+    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeListArray, Float32Array, Int8Array, Int32Array,
+    Int64Array, ListArray, RecordBatch, StringArray, TimestampMillisecondArray,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_ipc::CompressionType;
@@ -19,10 +26,20 @@ pub(in crate::source) fn batch(first: i32, rows: i32) -> RecordBatch {
     let range = first..first + rows;
     let x: ArrayRef = Arc::new(Int32Array::from_iter_values(range.clone()));
     let f: ArrayRef = Arc::new(Float32Array::from_iter_values(range.clone().map(|i| i as f32 / 2.0)));
-    let n: ArrayRef = Arc::new(Int64Array::from_iter(range.clone().map(|i| (i % 3 != 0).then_some(i64::from(i)))));
-    let s: ArrayRef = Arc::new(StringArray::from_iter(range.clone().map(|i| (i % 4 != 1).then(|| format!("s{i}")))));
-    let b: ArrayRef = Arc::new(BooleanArray::from_iter(range.clone().map(|i| Some(i % 2 == 0))));
-    let keys = Int8Array::from_iter(range.clone().map(|i| (i % 2 == 0).then_some(1)));
+    let n: ArrayRef = Arc::new(
+        range
+            .clone()
+            .map(|i| (i % 3 != 0).then_some(i64::from(i)))
+            .collect::<Int64Array>(),
+    );
+    let s: ArrayRef = Arc::new(
+        range
+            .clone()
+            .map(|i| (i % 4 != 1).then(|| format!("s{i}")))
+            .collect::<StringArray>(),
+    );
+    let b: ArrayRef = Arc::new(range.clone().map(|i| Some(i % 2 == 0)).collect::<BooleanArray>());
+    let keys = range.clone().map(|i| (i % 2 == 0).then_some(1)).collect::<Int8Array>();
     let words = StringArray::from_iter_values(["odd", "even"]);
     let d: ArrayRef = Arc::new(DictionaryArray::<Int8Type>::new(keys, Arc::new(words)));
     let lengths = range.clone().map(|i| usize::try_from(i % 3).unwrap());
@@ -33,11 +50,22 @@ pub(in crate::source) fn batch(first: i32, rows: i32) -> RecordBatch {
     let pairs = Float32Array::from_iter_values((0..rows * 2).map(|i| i as f32));
     let inner = Arc::new(Field::new("item", DataType::Float32, true));
     let v: ArrayRef = Arc::new(FixedSizeListArray::new(inner, 2, Arc::new(pairs), None));
-    let t: ArrayRef = Arc::new(TimestampMillisecondArray::from_iter_values(range.clone().map(i64::from)));
+    let t: ArrayRef = Arc::new(TimestampMillisecondArray::from_iter_values(
+        range.clone().map(i64::from),
+    ));
     let decimals = Decimal128Array::from_iter_values(range.map(|i| i128::from(i) * 5));
     let m: ArrayRef = Arc::new(decimals.with_precision_and_scale(20, 1).unwrap());
     let columns = [
-        ("x", x), ("f", f), ("n", n), ("s", s), ("b", b), ("d", d), ("l", l), ("v", v), ("t", t), ("m", m),
+        ("x", x),
+        ("f", f),
+        ("n", n),
+        ("s", s),
+        ("b", b),
+        ("d", d),
+        ("l", l),
+        ("v", v),
+        ("t", t),
+        ("m", m),
     ];
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
 }
@@ -51,7 +79,14 @@ pub(in crate::source) fn row(first: i32, i: i32) -> Value {
         ("x", Value::from(i)),
         ("f", Value::Float(f64::from(i) / 2.0)),
         ("n", if i % 3 == 0 { Value::None } else { i.into() }),
-        ("s", if i % 4 == 1 { Value::None } else { format!("s{i}").into() }),
+        (
+            "s",
+            if i % 4 == 1 {
+                Value::None
+            } else {
+                format!("s{i}").into()
+            },
+        ),
         ("b", (i % 2 == 0).into()),
         ("d", if i % 2 == 0 { "even".into() } else { Value::None }),
         ("l", Tensor::from_slice(&items, &[items.len()]).unwrap().into()),
@@ -64,13 +99,17 @@ pub(in crate::source) fn row(first: i32, i: i32) -> Value {
 fn file(batches: &[RecordBatch], codec: Option<CompressionType>) -> Vec<u8> {
     let options = IpcWriteOptions::default().try_with_compression(codec).unwrap();
     let mut writer = FileWriter::try_new_with_options(Vec::new(), batches[0].schema_ref(), options).unwrap();
-    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    for batch in batches {
+        writer.write(batch).unwrap();
+    }
     writer.into_inner().unwrap()
 }
 
 fn stream(batches: &[RecordBatch]) -> Vec<u8> {
     let mut writer = StreamWriter::try_new(Vec::new(), batches[0].schema_ref()).unwrap();
-    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    for batch in batches {
+        writer.write(batch).unwrap();
+    }
     writer.into_inner().unwrap()
 }
 
@@ -99,7 +138,10 @@ pub(in crate::source) fn checks(source: &dyn Source, filtered: &dyn Fn(Filter) -
         reader.next().unwrap();
         assert_eq!(reader.skip(at).unwrap(), at.min(19));
         let again = source.open(0, Some(reader.mark())).unwrap().next().unwrap();
-        assert_eq!(again.map(|record| record.value), rows.get(usize::try_from(at).unwrap() + 1).cloned());
+        assert_eq!(
+            again.map(|record| record.value),
+            rows.get(usize::try_from(at).unwrap() + 1).cloned()
+        );
     }
     // Columns, in pieces that need not fit the file's.
     for size in [1, 3, 6, 100] {
@@ -139,9 +181,15 @@ pub(in crate::source) fn checks(source: &dyn Source, filtered: &dyn Fn(Filter) -
     let x = |row: &Value| row.get("x").cloned();
     for (filter, wanted) in [
         (Filter::column("x", Op::Ge, 9_i64), (9..20).collect::<Vec<i32>>()),
-        (Filter::column("f", Op::Lt, 2_i64).and(Filter::column("b", Op::Eq, true)), vec![0, 2]),
+        (
+            Filter::column("f", Op::Lt, 2_i64).and(Filter::column("b", Op::Eq, true)),
+            vec![0, 2],
+        ),
         (Filter::column("n", Op::Ne, 4_i64).negate(), vec![4]),
-        (Filter::Null("s".into()).or(Filter::column("s", Op::Eq, "s8")), vec![1, 5, 8, 9, 13, 17]),
+        (
+            Filter::Null("s".into()).or(Filter::column("s", Op::Eq, "s8")),
+            vec![1, 5, 8, 9, 13, 17],
+        ),
         (Filter::column("d", Op::Eq, "odd"), vec![]),
         (Filter::column("x", Op::Gt, 100_i64), vec![]),
     ] {
@@ -154,7 +202,10 @@ pub(in crate::source) fn checks(source: &dyn Source, filtered: &dyn Fn(Filter) -
             let mut reader = source.open(0, None).unwrap();
             assert_eq!(reader.skip(at as u64).unwrap(), at as u64);
             let mark = reader.mark();
-            let number = Mark { number: mark.number, offset: 0 };
+            let number = Mark {
+                number: mark.number,
+                offset: 0,
+            };
             for from in [mark, number] {
                 let rest = all(&mut *source.open(0, Some(from)).unwrap());
                 assert_eq!(rest, found[at..], "{filter} from {from:?}");
@@ -174,7 +225,13 @@ fn batches() -> [RecordBatch; 3] {
 fn files_and_streams() {
     let folder = Folder::new("arrow");
     let empty = batch(0, 0);
-    let with_empty = [empty.clone(), batches()[0].clone(), empty.clone(), batches()[1].clone(), batches()[2].clone()];
+    let with_empty = [
+        empty.clone(),
+        batches()[0].clone(),
+        empty.clone(),
+        batches()[1].clone(),
+        batches()[2].clone(),
+    ];
     for (name, bytes) in [
         ("plain", file(&batches(), None)),
         ("lz4", file(&batches(), Some(CompressionType::LZ4_FRAME))),
@@ -183,18 +240,28 @@ fn files_and_streams() {
         ("stream", stream(&batches())),
     ] {
         let path = folder.file(name, &bytes);
-        checks(&ArrowIpc::new([&path]), &|filter| Box::new(ArrowIpc::new([&path]).filter(filter)));
-        let some = ArrowIpc::new([&path]).columns(["v", "x"]).filter(Filter::column("b", Op::Eq, false));
+        checks(&ArrowIpc::new([&path]), &|filter| {
+            Box::new(ArrowIpc::new([&path]).filter(filter))
+        });
+        let some = ArrowIpc::new([&path])
+            .columns(["v", "x"])
+            .filter(Filter::column("b", Op::Eq, false));
         let rows = all(&mut *some.open(0, None).unwrap());
         assert_eq!(rows.len(), 10);
         let Value::Map(fields) = &rows[0] else { panic!("a map") };
-        assert_eq!(fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["v", "x"]);
+        assert_eq!(
+            fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["v", "x"]
+        );
         let cut = ArrowIpc::new([folder.file("cut", &bytes[..bytes.len() - 30])]);
         if name != "stream" {
             assert_eq!(cut.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
         }
         let small = ArrowIpc::new([&path]).limit(100);
-        assert_eq!(small.open(0, None).unwrap().next().unwrap_err().fault(), Fault::Unsupported);
+        assert_eq!(
+            small.open(0, None).unwrap().next().unwrap_err().fault(),
+            Fault::Unsupported
+        );
     }
     let cut = stream(&batches());
     let cut = ArrowIpc::new([folder.file("cut", &cut[..cut.len() - 30])]);

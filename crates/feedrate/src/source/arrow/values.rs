@@ -56,10 +56,10 @@ fn strides(shape: &[usize]) -> Vec<usize> {
 }
 
 /// A tensor of the elements in a buffer: in place if `share` and if that keeps little else alive, else a copy.
-fn tensor(buffer: &ArrowBuffer, dtype: DType, shape: &[usize], share: bool) -> Result<Value, String> {
+fn tensor(buffer: &ArrowBuffer, dtype: DType, shape: &[usize], in_place: bool) -> Result<Value, String> {
     let place = buffer.as_ptr().addr();
     let whole = buffer.capacity() <= buffer.len().saturating_mul(2).saturating_add(4096);
-    let built = if share && place.is_multiple_of(ALIGNED) && whole {
+    let built = if in_place && place.is_multiple_of(ALIGNED) && whole {
         let held: Arc<dyn Buffer> = Arc::new(Held::Shared(buffer.clone()));
         Tensor::from_buffer(held, dtype, shape, &strides(shape), 0)
     } else {
@@ -68,9 +68,7 @@ fn tensor(buffer: &ArrowBuffer, dtype: DType, shape: &[usize], share: bool) -> R
             Ok(())
         })
     };
-    built
-        .map(Value::Tensor)
-        .map_err(|error: TensorError| error.to_string())
+    built.map(Value::Tensor).map_err(|error: TensorError| error.to_string())
 }
 
 /// Runs `$then!(type, dtype)` for the primitive types that are numbers as they lie.
@@ -116,7 +114,10 @@ pub(in crate::source) fn column(array: &dyn Array) -> Result<Value, String> {
 
 /// All rows as a list.
 fn rows(array: &dyn Array) -> Result<Value, String> {
-    (0..array.len()).map(|row| cell(array, row)).collect::<Result<_, _>>().map(Value::List)
+    (0..array.len())
+        .map(|row| cell(array, row))
+        .collect::<Result<_, _>>()
+        .map(Value::List)
 }
 
 /// The tensor of an array that can be one.
@@ -130,27 +131,36 @@ fn dense(array: &dyn Array, share: bool) -> Result<Option<Value>, String> {
         };
     }
     let len = array.len();
-    numbers!(array.data_type(), primitive, match array.data_type() {
-        DataType::Float16 => primitive::<Float16Type>(array, DType::F16, share).map(Some),
-        DataType::Boolean => bools(array.as_boolean()).map(Some),
-        DataType::Decimal32(_, _) | DataType::Decimal64(_, _) | DataType::Decimal128(_, _) => {
-            let numbers = (0..len).map(|row| decimal(array, row)).collect::<Option<Vec<_>>>();
-            let numbers = numbers.ok_or("a decimal is none")?;
-            let tensor = Tensor::from_slice(&numbers, &[len]);
-            tensor.map(|tensor| Some(tensor.into())).map_err(|error| error.to_string())
+    numbers!(
+        array.data_type(),
+        primitive,
+        match array.data_type() {
+            DataType::Float16 => primitive::<Float16Type>(array, DType::F16, share).map(Some),
+            DataType::Boolean => bools(array.as_boolean()).map(Some),
+            DataType::Decimal32(_, _) | DataType::Decimal64(_, _) | DataType::Decimal128(_, _) => {
+                let numbers = (0..len).map(|row| decimal(array, row)).collect::<Option<Vec<_>>>();
+                let numbers = numbers.ok_or("a decimal is none")?;
+                let tensor = Tensor::from_slice(&numbers, &[len]);
+                tensor
+                    .map(|tensor| Some(tensor.into()))
+                    .map_err(|error| error.to_string())
+            }
+            DataType::FixedSizeList(_, size) => {
+                let (list, size) = (array.as_fixed_size_list(), usize::try_from(*size).unwrap_or(0));
+                let Some(inner) = dense(list.values().as_ref(), share)? else {
+                    return Ok(None);
+                };
+                let Value::Tensor(inner) = inner else { return Ok(None) };
+                let dimensions: Vec<_> = [len, size]
+                    .into_iter()
+                    .chain(inner.shape()[1..].iter().copied())
+                    .collect();
+                let shaped = inner.reshape(&dimensions).map_err(|error| error.to_string())?;
+                Ok(Some(Value::Tensor(shaped)))
+            }
+            _ => Ok(None),
         }
-        DataType::FixedSizeList(_, size) => {
-            let (list, size) = (array.as_fixed_size_list(), usize::try_from(*size).unwrap_or(0));
-            let Some(inner) = dense(list.values().as_ref(), share)? else {
-                return Ok(None);
-            };
-            let Value::Tensor(inner) = inner else { return Ok(None) };
-            let shape: Vec<_> = [len, size].into_iter().chain(inner.shape()[1..].iter().copied()).collect();
-            let shaped = inner.reshape(&shape).map_err(|error| error.to_string())?;
-            Ok(Some(Value::Tensor(shaped)))
-        }
-        _ => Ok(None),
-    })
+    )
 }
 
 fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, dtype: DType, share: bool) -> Result<Value, String> {
@@ -166,10 +176,13 @@ fn bools(array: &BooleanArray) -> Result<Value, String> {
 }
 
 /// The nearest float.
-#[expect(clippy::cast_precision_loss, reason = "decimals are given as the nearest float, which is documented")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "decimals are given as the nearest float, which is documented"
+)]
 fn decimal(array: &dyn Array, row: usize) -> Option<f64> {
     let (unscaled, scale) = match array.data_type() {
-        DataType::Decimal32(_, scale) => (array.as_primitive::<Decimal32Type>().value(row) as f64, *scale),
+        DataType::Decimal32(_, scale) => (f64::from(array.as_primitive::<Decimal32Type>().value(row)), *scale),
         DataType::Decimal64(_, scale) => (array.as_primitive::<Decimal64Type>().value(row) as f64, *scale),
         DataType::Decimal128(_, scale) => {
             let unscaled = array.as_primitive::<Decimal128Type>().value(row);
@@ -233,7 +246,9 @@ impl Number for u64 {
     fn value(self) -> Result<Value, String> {
         match i64::try_from(self) {
             Ok(number) => Ok(number.into()),
-            Err(_) => Err(format!("{self} does not fit in a signed number of 64 bits: read the column as a tensor")),
+            Err(_) => Err(format!(
+                "{self} does not fit in a signed number of 64 bits: read the column as a tensor"
+            )),
         }
     }
 }
@@ -311,7 +326,8 @@ fn run<R: RunEndIndexType>(array: &dyn Array, row: usize) -> Result<Value, Strin
 /// Whether rows of this type can be given.
 pub(in crate::source) fn readable(kind: &DataType) -> Result<(), String> {
     match kind {
-        DataType::Union(_, _) | DataType::Interval(IntervalUnit::YearMonth | IntervalUnit::DayTime | IntervalUnit::MonthDayNano)
+        DataType::Union(_, _)
+        | DataType::Interval(IntervalUnit::YearMonth | IntervalUnit::DayTime | IntervalUnit::MonthDayNano)
         | DataType::Decimal256(_, _) => Err(format!("a column of {kind} is not read")),
         DataType::List(field)
         | DataType::LargeList(field)
@@ -333,7 +349,10 @@ pub(in crate::source) fn shape(field: &Field) -> Option<Vec<usize>> {
         return None;
     }
     let json: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
-    if json.get("permutation").is_some_and(|permutation| !permutation.is_null()) {
+    if json
+        .get("permutation")
+        .is_some_and(|permutation| !permutation.is_null())
+    {
         return None;
     }
     let dimension = |n: &serde_json::Value| n.as_u64().and_then(|n| usize::try_from(n).ok());

@@ -63,7 +63,11 @@ fn shard(json: &Json, folder: &Path) -> Result<Shard, String> {
     if version != Some(2) {
         return Err(format!("the version is {version:?}, and 2 is read"));
     }
-    let list = |key: &str| json.get(key).and_then(Json::as_array).ok_or(format!("it has no list `{key}`"));
+    let list = |key: &str| {
+        json.get(key)
+            .and_then(Json::as_array)
+            .ok_or(format!("it has no list `{key}`"))
+    };
     let (names, encodings, sizes) = (list("column_names")?, list("column_encodings")?, list("column_sizes")?);
     if names.len() != encodings.len() || names.len() != sizes.len() {
         return Err("its lists of column names, encodings and sizes differ in length".into());

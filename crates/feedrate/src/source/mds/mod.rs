@@ -46,8 +46,11 @@ pub struct Mds {
     folders: Vec<PathBuf>,
     columns: Option<Vec<String>>,
     limit: u64,
-    listed: OnceLock<(Arc<[Shard]>, Arc<[Part]>)>,
+    listed: OnceLock<Listed>,
 }
+
+/// What the indexes say.
+type Listed = (Arc<[Shard]>, Arc<[Part]>);
 
 impl Mds {
     /// Of these folders, or these `index.json`, in this order. The indexes are read when the parts are asked for.
@@ -74,7 +77,7 @@ impl Mds {
         self
     }
 
-    fn listed(&self) -> Result<&(Arc<[Shard]>, Arc<[Part]>), SourceError> {
+    fn listed(&self) -> Result<&Listed, SourceError> {
         if let Some(listed) = self.listed.get() {
             return Ok(listed);
         }
@@ -122,7 +125,10 @@ impl Mds {
             found if found < named.bytes => Err(wrong(
                 Fault::Truncated,
                 name,
-                format!("the index says that it has {} bytes, it has {found}: it is cut off", named.bytes),
+                format!(
+                    "the index says that it has {} bytes, it has {found}: it is cut off",
+                    named.bytes
+                ),
             )),
             found if found > named.bytes => Err(wrong(
                 Fault::Damaged,
@@ -138,8 +144,7 @@ impl Mds {
             }
             Err(error) => error,
         };
-        let (Some(packed), Some(compression), Fault::Missing) =
-            (&shard.packed, &shard.compression, missing.fault())
+        let (Some(packed), Some(compression), Fault::Missing) = (&shard.packed, &shard.compression, missing.fault())
         else {
             return Err(missing);
         };
@@ -153,7 +158,10 @@ impl Mds {
             }
         };
         if shard.raw.bytes > self.limit {
-            let message = format!("it has {} bytes decompressed, the limit is {}", shard.raw.bytes, self.limit);
+            let message = format!(
+                "it has {} bytes decompressed, the limit is {}",
+                shard.raw.bytes, self.limit
+            );
             return Err(wrong(Fault::Unsupported, &name, message));
         }
         let window = Window::open(&packed.path, Arc::clone(&name))?;
@@ -182,7 +190,10 @@ impl Mds {
         four.copy_from_slice(bytes.exact(0, 4, &name)?);
         let found = u64::from(u32::from_le_bytes(four));
         if found != shard.samples {
-            let message = format!("the index says that it has {} samples, itself that it has {found}", shard.samples);
+            let message = format!(
+                "the index says that it has {} samples, itself that it has {found}",
+                shard.samples
+            );
             return Err(SourceError::new(Fault::Damaged, &*name, message).at(0));
         }
         let columns = shard.columns.clone().into();
@@ -297,7 +308,10 @@ impl MdsReader {
         for column in &*columns {
             let size = match column.size {
                 Some(size) => Some(size),
-                None => sizes.next().and_then(|four| four.try_into().ok()).map(u32::from_le_bytes),
+                None => sizes
+                    .next()
+                    .and_then(|four| four.try_into().ok())
+                    .map(u32::from_le_bytes),
             };
             let size = size.and_then(|size| usize::try_from(size).ok());
             let piece = size.and_then(|size| data.get(at..at.checked_add(size)?));
@@ -308,7 +322,10 @@ impl MdsReader {
             pieces.push(piece);
         }
         if at != data.len() {
-            return Err(bad(begin, format!("its columns have {at} bytes, itself {}", data.len())));
+            return Err(bad(
+                begin,
+                format!("its columns have {at} bytes, itself {}", data.len()),
+            ));
         }
         let mut fields = Vec::with_capacity(chosen.len());
         for at in chosen {

@@ -82,7 +82,11 @@ fn samples_by_number_plain_and_compressed() {
     assert_eq!(all(&mut *reader), rows);
     reader.seek(1).unwrap();
     assert_eq!(reader.next().unwrap().unwrap().value, rows[1]);
-    let small = Mds::new([folder.path()]).limit(10).open(0, None).map(|_| ()).unwrap_err();
+    let small = Mds::new([folder.path()])
+        .limit(10)
+        .open(0, None)
+        .map(|_| ())
+        .unwrap_err();
     assert_eq!(small.fault(), Fault::Unsupported);
     folder.file("s.mds", &bytes[..bytes.len() - 1]);
     assert_eq!(source.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
@@ -97,13 +101,19 @@ fn pickles_and_paths_are_refused() {
     let error = Mds::new([folder.path()]).open(0, None).map(|_| ()).unwrap_err();
     assert_eq!((error.fault(), error.key()), (Fault::Unsupported, Some("column text")));
     let some = Mds::new([folder.path()]).columns(["n"]);
-    assert_eq!(all(&mut *some.open(0, None).unwrap())[1], Value::map([("n", 1_i64)].map(|(k, v)| (k, v.into()))));
+    assert_eq!(
+        all(&mut *some.open(0, None).unwrap())[1],
+        Value::map([("n", 1_i64)].map(|(k, v)| (k, v.into())))
+    );
     for basename in ["../s.mds", "/etc/passwd", "", "a/../../s.mds"] {
         folder.file("index.json", index(2, bytes.len(), None, basename, "str").as_bytes());
         let error = Mds::new([folder.path()]).parts().unwrap_err();
         assert_eq!(error.fault(), Fault::Damaged, "{basename}");
     }
-    assert_eq!(Mds::new([folder.path().join("none")]).parts().unwrap_err().fault(), Fault::Missing);
+    assert_eq!(
+        Mds::new([folder.path().join("none")]).parts().unwrap_err().fault(),
+        Fault::Missing
+    );
 }
 
 #[test]

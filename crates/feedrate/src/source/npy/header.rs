@@ -75,10 +75,7 @@ impl Header {
             return Err(Refused::Short(at + len));
         };
         let text = String::from_utf8_lossy(text);
-        let mut header = Literal {
-            rest: text.trim_end(),
-        }
-        .header()?;
+        let mut header = Literal { rest: text.trim_end() }.header()?;
         header.data = (at + len) as u64;
         Ok(header)
     }
@@ -107,9 +104,9 @@ impl<'a> Literal<'a> {
 
     fn take(&mut self, token: char) -> bool {
         self.rest = self.rest.trim_start();
-        let taken = self.rest.strip_prefix(token);
-        self.rest = taken.unwrap_or(self.rest);
-        taken.is_some()
+        let behind = self.rest.strip_prefix(token);
+        self.rest = behind.unwrap_or(self.rest);
+        behind.is_some()
     }
 
     fn want(&mut self, token: char) -> Result<(), Refused> {
@@ -265,7 +262,9 @@ mod tests {
         assert_eq!((header.kind, header.shape.as_slice()), (Kind::Text(3), &[7][..]));
         assert!(header.swap && header.fortran);
         assert_eq!(
-            read("{'descr': '|u1', 'fortran_order': False, 'shape': ()}").unwrap().shape,
+            read("{'descr': '|u1', 'fortran_order': False, 'shape': ()}")
+                .unwrap()
+                .shape,
             [0; 0]
         );
         for (text, needle) in [

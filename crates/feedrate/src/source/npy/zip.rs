@@ -100,7 +100,11 @@ pub(super) fn members(window: &mut Window) -> Result<Vec<Member>, SourceError> {
         let (name_len, extra_len) = (usize::from(u16_at(rest, 28)), usize::from(u16_at(rest, 30)));
         let whole = 46 + name_len + extra_len + usize::from(u16_at(rest, 32));
         if rest.len() < whole || members.len() == MEMBERS {
-            return Err(damaged(Fault::Damaged, start, "an entry of the directory is cut off".into()));
+            return Err(damaged(
+                Fault::Damaged,
+                start,
+                "an entry of the directory is cut off".into(),
+            ));
         }
         let mut member = Member {
             name: String::from_utf8_lossy(&rest[46..46 + name_len]).into_owned(),
@@ -116,7 +120,11 @@ pub(super) fn members(window: &mut Window) -> Result<Vec<Member>, SourceError> {
         rest = &rest[whole..];
     }
     if !rest.is_empty() {
-        return Err(damaged(Fault::Damaged, start, "the directory has something else in it".into()));
+        return Err(damaged(
+            Fault::Damaged,
+            start,
+            "the directory has something else in it".into(),
+        ));
     }
     Ok(members)
 }
@@ -183,7 +191,9 @@ impl Member {
             method => {
                 return Err(wrong(
                     Fault::Unsupported,
-                    format!("the member is compressed by method {method}: stored (0), deflate (8) and zstd (93) are read"),
+                    format!(
+                        "the member is compressed by method {method}: stored (0), deflate (8) and zstd (93) are read"
+                    ),
                 ));
             }
         };

@@ -75,7 +75,10 @@ pub(super) fn sequence(message: &[u8], wanted: &Wanted) -> Result<Value, Refused
     if let Some(names) = &wanted.features {
         let has = |name: &str| context.iter().chain(&lists).any(|(known, _)| known == name);
         if let Some(name) = names.iter().find(|name| !has(name)) {
-            return Err(absent(name, context.iter().chain(&lists).map(|(name, _)| name.as_str())));
+            return Err(absent(
+                name,
+                context.iter().chain(&lists).map(|(name, _)| name.as_str()),
+            ));
         }
     }
     context.sort_by(|a, b| a.0.cmp(&b.0));
@@ -86,16 +89,21 @@ pub(super) fn sequence(message: &[u8], wanted: &Wanted) -> Result<Value, Refused
     ]))
 }
 
+/// Makes a value of an entry's name and content.
+type Read<'a, 'b> = dyn Fn(&str, &'a [u8]) -> Result<Value, Refused> + 'b;
+
 /// The entries of a `map<string, …>` in field 1, the last of each name.
 fn entries<'a>(
     message: &'a [u8],
     wanted: &Wanted,
     found: &mut Vec<(String, Value)>,
-    read: &dyn Fn(&str, &'a [u8]) -> Result<Value, Refused>,
+    read: &Read<'a, '_>,
 ) -> Result<(), Refused> {
     let mut fields = Fields::new(message);
     while let Some((number, field)) = fields.next()? {
-        let (1, Field::Bytes(entry)) = (number, field) else { continue };
+        let (1, Field::Bytes(entry)) = (number, field) else {
+            continue;
+        };
         let (mut name, mut content) = (&[][..], &[][..]);
         let mut parts = Fields::new(entry);
         while let Some((number, field)) = parts.next()? {

@@ -53,10 +53,9 @@ impl Ones {
     fn of(&self, name: &str) -> One {
         match self {
             Self::Bytes => One::Bytes,
-            Self::Lists => One::List,
             Self::Single => One::Single,
             Self::Named(names) if names.iter().any(|known| known == name) => One::Must,
-            Self::Named(_) => One::List,
+            Self::Lists | Self::Named(_) => One::List,
         }
     }
 }
@@ -167,7 +166,10 @@ impl Source for TfRecords {
             if mark.offset == 0 {
                 reader.skip(mark.number)?;
             } else if let Some(end) = reader.input.end().filter(|end| *end < mark.offset) {
-                let message = format!("it has {end} bytes, and was left at {}: it is not the same", mark.offset);
+                let message = format!(
+                    "it has {end} bytes, and was left at {}: it is not the same",
+                    mark.offset
+                );
                 return Err(SourceError::new(Fault::Truncated, &*reader.name, message));
             } else {
                 reader.mark = mark;
@@ -268,13 +270,11 @@ impl TfReader {
         let head = self.input.some(at, HEADER)?;
         let found = head.len();
         let Some((len, right)) = length(head) else {
-            return match found {
-                0 => Ok(None),
-                _ => {
-                    let message = format!("the file ends {found} bytes into a record's header of {HEADER}");
-                    Err(self.error(Fault::Truncated, message))
-                }
-            };
+            if found == 0 {
+                return Ok(None);
+            }
+            let message = format!("the file ends {found} bytes into a record's header of {HEADER}");
+            return Err(self.error(Fault::Truncated, message));
         };
         if self.check && !right {
             return Err(self.error(
@@ -282,7 +282,9 @@ impl TfReader {
                 format!("the checksum of the record's length ({len}) is wrong: what follows cannot be found"),
             ));
         }
-        let rest = len.checked_add((HEADER + FOOTER) as u64).and_then(|n| n.checked_add(at));
+        let rest = len
+            .checked_add((HEADER + FOOTER) as u64)
+            .and_then(|n| n.checked_add(at));
         match (rest, self.input.end()) {
             (None, _) => Err(self.error(Fault::Damaged, format!("the record says that it has {len} bytes"))),
             (Some(rest), Some(end)) if rest > end => Err(self.error(
@@ -301,7 +303,10 @@ impl TfReader {
         if self.input.end().is_none() {
             let last = self.mark.offset + len + (HEADER + FOOTER - 1) as u64;
             if self.input.some(last, 1)?.is_empty() {
-                return Err(self.error(Fault::Truncated, format!("the file ends inside this record of {len} bytes")));
+                return Err(self.error(
+                    Fault::Truncated,
+                    format!("the file ends inside this record of {len} bytes"),
+                ));
             }
         }
         Ok(len)

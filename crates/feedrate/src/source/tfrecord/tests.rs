@@ -208,10 +208,7 @@ fn damage_is_told_where_it_is() {
         story(&raw(&folder, "payload", &flipped(26 + 12)).check(false)),
         [Ok(0), Ok(1), Ok(2)]
     );
-    assert_eq!(
-        story(&raw(&folder, "small", &good).limit(9)),
-        [Err(Fault::TooLarge); 3]
-    );
+    assert_eq!(story(&raw(&folder, "small", &good).limit(9)), [Err(Fault::TooLarge); 3]);
     assert_eq!(
         TfRecords::new([folder.path().join("none")])
             .open(0, None)

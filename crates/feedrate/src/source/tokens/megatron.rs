@@ -40,7 +40,11 @@ impl Megatron {
         }
         let (version, code, sequences, bounds) = (number(9), head[17], number(18), number(26));
         if version != 1 {
-            return wrong(Fault::Unsupported, 9, format!("version {version} of the index: 1 is read"));
+            return wrong(
+                Fault::Unsupported,
+                9,
+                format!("version {version} of the index: 1 is read"),
+            );
         }
         let dtype = match code {
             1 => DType::U8,
@@ -60,7 +64,9 @@ impl Megatron {
             return wrong(
                 Fault::Truncated,
                 18,
-                format!("an index of {sequences} sequences and {bounds} document bounds is longer than its {size} bytes"),
+                format!(
+                    "an index of {sequences} sequences and {bounds} document bounds is longer than its {size} bytes"
+                ),
             );
         }
         Ok(Self {
@@ -94,10 +100,7 @@ impl Megatron {
         let bound = |at: usize| pair[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (first, last) = (bound(0), bound(8));
         if first > last || last > self.sequences {
-            let message = format!(
-                "its sequences are {first} to {last}, and there are {}",
-                self.sequences
-            );
+            let message = format!("its sequences are {first} to {last}, and there are {}", self.sequences);
             return Err(wrong(at, message));
         }
         let size = self.dtype.size() as u64;
@@ -113,12 +116,17 @@ impl Megatron {
             let len = u64::try_from(len).ok().map(|len| len * size);
             let end = len.and_then(|len| start.checked_add(len)).filter(|end| *end <= bytes);
             let (Some(len), Some(_)) = (len, end) else {
-                let message = format!("sequence {sequence} begins at byte {start} and does not end in the {bytes} bytes of tokens");
+                let message = format!(
+                    "sequence {sequence} begins at byte {start} and does not end in the {bytes} bytes of tokens"
+                );
                 return Err(wrong(place, message));
             };
             total += len;
             if total > bytes {
-                return Err(wrong(at, format!("its sequences have more than the {bytes} bytes of tokens")));
+                return Err(wrong(
+                    at,
+                    format!("its sequences have more than the {bytes} bytes of tokens"),
+                ));
             }
             match pieces.last_mut() {
                 Some((before, held)) if *before + *held == start => *held += len,

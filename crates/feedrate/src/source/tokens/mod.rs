@@ -168,7 +168,10 @@ impl Tokens {
             let message = format!("tokens are whole numbers, and these are {}", flat.dtype);
             return Err(SourceError::new(Fault::Unsupported, &*name, message));
         }
-        if self.windows.is_some_and(|windows| windows.len == 0 || windows.stride == 0) {
+        if self
+            .windows
+            .is_some_and(|windows| windows.len == 0 || windows.stride == 0)
+        {
             let message = "windows have a length and a stride of at least 1";
             return Err(SourceError::new(Fault::Unsupported, &*name, message));
         }
@@ -195,14 +198,12 @@ impl Tokens {
 
 /// The file of tokens that a path means.
 fn bin(path: &Path) -> PathBuf {
-    match path.extension().and_then(|end| end.to_str()) {
-        Some("bin" | "idx") => path.with_extension("bin"),
-        _ => {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".bin");
-            name.into()
-        }
+    if let Some("bin" | "idx") = path.extension().and_then(|end| end.to_str()) {
+        return path.with_extension("bin");
     }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".bin");
+    name.into()
 }
 
 impl Source for Tokens {
@@ -255,7 +256,11 @@ struct TokensReader {
 
 impl fmt::Debug for TokensReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokensReader({}, record {} of {})", self.name, self.next, self.records)
+        write!(
+            f,
+            "TokensReader({}, record {} of {})",
+            self.name, self.next, self.records
+        )
     }
 }
 
@@ -316,7 +321,8 @@ impl TokensReader {
                 } else {
                     &token[..size]
                 };
-                rest.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(token));
+                rest.chunks_exact_mut(size)
+                    .for_each(|place| place.copy_from_slice(token));
                 Ok(())
             })?,
         ));
@@ -432,8 +438,7 @@ impl TokensReader {
         if matches!(windows.last, ShortWindow::Pad(_)) {
             let lengths = vec![i64::try_from(width).unwrap_or(i64::MAX); rows];
             let lengths = Tensor::from_slice(&lengths, &[rows]);
-            let lengths =
-                lengths.map_err(|error| SourceError::new(Fault::TooLarge, &*self.name, error.to_string()))?;
+            let lengths = lengths.map_err(|error| SourceError::new(Fault::TooLarge, &*self.name, error.to_string()))?;
             fields.push(("length".into(), Value::Tensor(lengths)));
         }
         Ok(fields)
@@ -443,7 +448,9 @@ impl TokensReader {
     fn list(&mut self, first: u64, rows: usize) -> Result<Vec<(String, Value)>, SourceError> {
         let mut fields: Vec<(String, Vec<Value>)> = Vec::new();
         for number in first..first + rows as u64 {
-            let Value::Map(pairs) = self.record(number)? else { continue };
+            let Value::Map(pairs) = self.record(number)? else {
+                continue;
+            };
             for (name, value) in pairs {
                 match fields.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, values)) => values.push(value),
@@ -451,7 +458,10 @@ impl TokensReader {
                 }
             }
         }
-        Ok(fields.into_iter().map(|(name, values)| (name, Value::List(values))).collect())
+        Ok(fields
+            .into_iter()
+            .map(|(name, values)| (name, Value::List(values)))
+            .collect())
     }
 }
 

@@ -7,9 +7,12 @@ fn index(code: u8, sequences: &[(i32, i64)], bounds: &[i64]) -> Vec<u8> {
     out.push(code);
     out.extend_from_slice(&(sequences.len() as u64).to_le_bytes());
     out.extend_from_slice(&(bounds.len() as u64).to_le_bytes());
-    sequences.iter().for_each(|(len, _)| out.extend_from_slice(&len.to_le_bytes()));
-    sequences.iter().for_each(|(_, at)| out.extend_from_slice(&at.to_le_bytes()));
-    bounds.iter().for_each(|bound| out.extend_from_slice(&bound.to_le_bytes()));
+    for (len, _) in sequences {
+        out.extend_from_slice(&len.to_le_bytes());
+    }
+    for number in sequences.iter().map(|(_, at)| at).chain(bounds) {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
     out
 }
 
@@ -18,7 +21,12 @@ fn shorts(n: u16) -> Vec<u8> {
 }
 
 fn tokens(value: &Value) -> Vec<i64> {
-    value.get("tokens").and_then(Value::as_tensor).unwrap().to_vec().unwrap()
+    value
+        .get("tokens")
+        .and_then(Value::as_tensor)
+        .unwrap()
+        .to_vec()
+        .unwrap()
 }
 
 #[test]
@@ -36,7 +44,9 @@ fn documents_are_their_sequences() {
     reader.seek(1).unwrap();
     let columns = reader.columns(2).unwrap().unwrap();
     assert_eq!((columns.rows, columns.first), (2, 1));
-    let windows = Tokens::megatron([path.with_extension("idx")]).windows(Windows::of(4)).wide(true);
+    let windows = Tokens::megatron([path.with_extension("idx")])
+        .windows(Windows::of(4))
+        .wide(true);
     let found: Vec<_> = all(&mut *windows.open(0, None).unwrap()).iter().map(tokens).collect();
     assert_eq!(found, [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]);
 
@@ -102,7 +112,13 @@ fn windows_by_their_rule() {
     assert_eq!(rows[0].get("length"), Some(&Value::Int(5)));
     let none = Windows::of(11);
     assert!(list(none).is_empty());
-    assert_eq!(list(Windows { last: ShortWindow::Keep, ..none }), [(0..10).collect::<Vec<_>>()]);
+    assert_eq!(
+        list(Windows {
+            last: ShortWindow::Keep,
+            ..none
+        }),
+        [(0..10).collect::<Vec<_>>()]
+    );
     let odd = Tokens::raw([folder.file("odd", &[0; 7])], DType::U16, full);
     assert_eq!(odd.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
     let float = Tokens::raw([&path], DType::F32, full);
