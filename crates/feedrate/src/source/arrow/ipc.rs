@@ -135,7 +135,7 @@ impl Ipc {
         let Some(&entry) = self.entries.get(at) else {
             return Err(damaged(self.window.name(), 0, "there is no such row"));
         };
-        if !self.batch.as_ref().is_some_and(|(held, _)| *held == at) {
+        if self.batch.as_ref().is_none_or(|(held, _)| *held != at) {
             self.batch = None;
             self.learn(at)?;
             let bytes = self.bytes(entry)?;

@@ -170,16 +170,6 @@ impl<T: Table> TableReader<T> {
         SourceError::new(Fault::Record, &*self.name, message).of(format!("row {row}"))
     }
 
-    fn value(&self, chunk: &Chunk, at: usize) -> Result<Value, String> {
-        let schema = chunk.batch.schema_ref();
-        let fields = schema.fields().iter().zip(chunk.batch.columns());
-        let pair = |(field, array): (&Arc<arrow_schema::Field>, &Arc<dyn Array>)| {
-            let value = cell(array.as_ref(), at)?;
-            Ok((field.name().clone(), reshaped(value, 0, shape(field).as_deref())))
-        };
-        fields.map(pair).collect::<Result<_, String>>().map(Value::Map)
-    }
-
     fn block(&mut self, rows: usize) -> Result<Columns, SourceError> {
         let first = self.number;
         if rows == 0 || !self.load(rows)? {
@@ -224,6 +214,17 @@ impl<T: Table> TableReader<T> {
     }
 }
 
+/// A row as a map.
+fn value(chunk: &Chunk, at: usize) -> Result<Value, String> {
+    let schema = chunk.batch.schema_ref();
+    let fields = schema.fields().iter().zip(chunk.batch.columns());
+    let pair = |(field, array): (&Arc<arrow_schema::Field>, &Arc<dyn Array>)| {
+        let value = cell(array.as_ref(), at)?;
+        Ok((field.name().clone(), reshaped(value, 0, shape(field).as_deref())))
+    };
+    fields.map(pair).collect::<Result<_, String>>().map(Value::Map)
+}
+
 impl<T: Table> Reader for TableReader<T> {
     fn next(&mut self) -> Result<Option<Record>, SourceError> {
         let step = self.step();
@@ -234,8 +235,7 @@ impl<T: Table> Reader for TableReader<T> {
         let mark = self.mark();
         let Some(chunk) = &self.chunk else { return Ok(None) };
         let read = guard(&self.name, || {
-            self.value(chunk, self.at)
-                .map_err(|why| self.bad(chunk.places.get(self.at).unwrap_or(self.row), why))
+            value(chunk, self.at).map_err(|why| self.bad(chunk.places.get(self.at).unwrap_or(self.row), why))
         });
         if let Err(error) = &read
             && !error.may_continue()

@@ -56,10 +56,10 @@ fn strides(shape: &[usize]) -> Vec<usize> {
 }
 
 /// A tensor of the elements in a buffer: in place if `share` and if that keeps little else alive, else a copy.
-fn tensor(buffer: &ArrowBuffer, dtype: DType, shape: &[usize], share: bool) -> Result<Value, String> {
+fn tensor(buffer: &ArrowBuffer, dtype: DType, shape: &[usize], in_place: bool) -> Result<Value, String> {
     let place = buffer.as_ptr().addr();
     let whole = buffer.capacity() <= buffer.len().saturating_mul(2).saturating_add(4096);
-    let built = if share && place.is_multiple_of(ALIGNED) && whole {
+    let built = if in_place && place.is_multiple_of(ALIGNED) && whole {
         let held: Arc<dyn Buffer> = Arc::new(Held::Shared(buffer.clone()));
         Tensor::from_buffer(held, dtype, shape, &strides(shape), 0)
     } else {
@@ -151,11 +151,11 @@ fn dense(array: &dyn Array, share: bool) -> Result<Option<Value>, String> {
                     return Ok(None);
                 };
                 let Value::Tensor(inner) = inner else { return Ok(None) };
-                let shape: Vec<_> = [len, size]
+                let dimensions: Vec<_> = [len, size]
                     .into_iter()
                     .chain(inner.shape()[1..].iter().copied())
                     .collect();
-                let shaped = inner.reshape(&shape).map_err(|error| error.to_string())?;
+                let shaped = inner.reshape(&dimensions).map_err(|error| error.to_string())?;
                 Ok(Some(Value::Tensor(shaped)))
             }
             _ => Ok(None),
@@ -182,7 +182,7 @@ fn bools(array: &BooleanArray) -> Result<Value, String> {
 )]
 fn decimal(array: &dyn Array, row: usize) -> Option<f64> {
     let (unscaled, scale) = match array.data_type() {
-        DataType::Decimal32(_, scale) => (array.as_primitive::<Decimal32Type>().value(row) as f64, *scale),
+        DataType::Decimal32(_, scale) => (f64::from(array.as_primitive::<Decimal32Type>().value(row)), *scale),
         DataType::Decimal64(_, scale) => (array.as_primitive::<Decimal64Type>().value(row) as f64, *scale),
         DataType::Decimal128(_, scale) => {
             let unscaled = array.as_primitive::<Decimal128Type>().value(row);

@@ -143,25 +143,24 @@ fn tensor(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Value, String> 
 fn grid(dtype: Option<DType>, shape: Option<&[usize]>, bytes: &[u8]) -> Result<Value, String> {
     let cut = || "the array's head is cut off".to_owned();
     let mut rest = bytes;
-    let dtype = match dtype {
-        Some(dtype) => dtype,
-        None => {
-            let (code, behind) = rest.split_first().ok_or_else(cut)?;
-            rest = behind;
-            match code {
-                8 => DType::U8,
-                9 => DType::I8,
-                16 => DType::U16,
-                17 => DType::I16,
-                18 => DType::F16,
-                32 => DType::U32,
-                33 => DType::I32,
-                34 => DType::F32,
-                64 => DType::U64,
-                65 => DType::I64,
-                66 => DType::F64,
-                code => return Err(format!("there is no element type {code}")),
-            }
+    let dtype = if let Some(dtype) = dtype {
+        dtype
+    } else {
+        let (code, behind) = rest.split_first().ok_or_else(cut)?;
+        rest = behind;
+        match code {
+            8 => DType::U8,
+            9 => DType::I8,
+            16 => DType::U16,
+            17 => DType::I16,
+            18 => DType::F16,
+            32 => DType::U32,
+            33 => DType::I32,
+            34 => DType::F32,
+            64 => DType::U64,
+            65 => DType::I64,
+            66 => DType::F64,
+            code => return Err(format!("there is no element type {code}")),
         }
     };
     if let Some(shape) = shape {

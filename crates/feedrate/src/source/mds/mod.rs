@@ -46,8 +46,11 @@ pub struct Mds {
     folders: Vec<PathBuf>,
     columns: Option<Vec<String>>,
     limit: u64,
-    listed: OnceLock<(Arc<[Shard]>, Arc<[Part]>)>,
+    listed: OnceLock<Listed>,
 }
+
+/// What the indexes say.
+type Listed = (Arc<[Shard]>, Arc<[Part]>);
 
 impl Mds {
     /// Of these folders, or these `index.json`, in this order. The indexes are read when the parts are asked for.
@@ -74,7 +77,7 @@ impl Mds {
         self
     }
 
-    fn listed(&self) -> Result<&(Arc<[Shard]>, Arc<[Part]>), SourceError> {
+    fn listed(&self) -> Result<&Listed, SourceError> {
         if let Some(listed) = self.listed.get() {
             return Ok(listed);
         }

@@ -287,12 +287,11 @@ impl Array {
                 let size = kind.size();
                 let element = |at: usize| {
                     let bytes = &bytes[at * size..][..size];
-                    match kind {
-                        Kind::Text(_) => text(bytes).map(Value::Str),
-                        _ => {
-                            let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-                            Some(Value::Bytes(bytes[..len].to_vec()))
-                        }
+                    if let Kind::Text(_) = kind {
+                        text(bytes).map(Value::Str)
+                    } else {
+                        let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                        Some(Value::Bytes(bytes[..len].to_vec()))
                     }
                 };
                 let shape = &tensor.shape()[..tensor.shape().len() - 1];

@@ -104,9 +104,9 @@ impl<'a> Literal<'a> {
 
     fn take(&mut self, token: char) -> bool {
         self.rest = self.rest.trim_start();
-        let taken = self.rest.strip_prefix(token);
-        self.rest = taken.unwrap_or(self.rest);
-        taken.is_some()
+        let behind = self.rest.strip_prefix(token);
+        self.rest = behind.unwrap_or(self.rest);
+        behind.is_some()
     }
 
     fn want(&mut self, token: char) -> Result<(), Refused> {

@@ -74,13 +74,12 @@ impl Npy {
     fn reader(&self, part: usize) -> Result<NpyReader, SourceError> {
         let (path, name) = self.shards.path(part)?;
         let mut window = Window::open(path, Arc::clone(&name))?;
-        let arrays = match window.some(0, 4)? {
-            [b'P', b'K', ..] => self.archive(&mut window)?,
-            _ => {
-                let len = window.len();
-                let array = Array::open(Input::File(window), Arc::clone(&name), None, 0, len)?;
-                vec![(self.named.clone(), array)]
-            }
+        let arrays = if window.some(0, 2)? == b"PK" {
+            self.archive(&mut window)?
+        } else {
+            let len = window.len();
+            let array = Array::open(Input::File(window), Arc::clone(&name), None, 0, len)?;
+            vec![(self.named.clone(), array)]
         };
         let rows = arrays.first().map_or(0, |(_, array)| array.rows());
         if let Some((other, array)) = arrays.iter().find(|(_, array)| array.rows() != rows) {

@@ -22,26 +22,26 @@ fn field(value: &Value) -> &Tensor {
 #[test]
 fn rows_in_both_orders_and_both_byte_orders() {
     let folder = Folder::new("npy-orders");
-    let c: Vec<i16> = (0..24).map(|i| i - 3).collect();
+    let plain: Vec<i16> = (0..24).map(|i| i - 3).collect();
     // Element (i, j, k) of a 4 x 2 x 3 array, stored with the first index moving fastest.
-    let mut f = vec![0_i16; 24];
-    for (at, x) in c.iter().enumerate() {
+    let mut turned = vec![0_i16; 24];
+    for (at, x) in plain.iter().enumerate() {
         let (i, j, k) = (at / 6, at / 3 % 2, at % 3);
-        f[i + 4 * (j + 2 * k)] = *x;
+        turned[i + 4 * (j + 2 * k)] = *x;
     }
     let le = |items: &[i16]| items.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>();
     let be = |items: &[i16]| items.iter().flat_map(|x| x.to_be_bytes()).collect::<Vec<_>>();
     for (name, bytes) in [
-        ("c", array("<i2", false, "(4, 2, 3)", &le(&c))),
-        ("big", array(">i2", false, "(4, 2, 3)", &be(&c))),
-        ("f", array("<i2", true, "(4, 2, 3)", &le(&f))),
-        ("fbig", array(">i2", true, "(4, 2, 3)", &be(&f))),
+        ("c", array("<i2", false, "(4, 2, 3)", &le(&plain))),
+        ("big", array(">i2", false, "(4, 2, 3)", &be(&plain))),
+        ("f", array("<i2", true, "(4, 2, 3)", &le(&turned))),
+        ("fbig", array(">i2", true, "(4, 2, 3)", &be(&turned))),
     ] {
         let source = Npy::new([folder.file(name, &bytes)]);
         assert_eq!(*source.index().unwrap(), [4]);
         let mut reader = source.open(0, None).unwrap();
         let rows = all(&mut *reader);
-        for (row, expected) in rows.iter().zip(c.chunks(6)) {
+        for (row, expected) in rows.iter().zip(plain.chunks(6)) {
             assert_eq!(*field(row), Tensor::from_slice(expected, &[2, 3]).unwrap(), "{name}");
         }
         // By number, back and forth.
@@ -53,7 +53,7 @@ fn rows_in_both_orders_and_both_byte_orders() {
         reader.seek(1).unwrap();
         let columns = reader.columns(2).unwrap().unwrap();
         assert_eq!((columns.rows, columns.first), (2, 1));
-        let expected = Tensor::from_slice(&c[6..18], &[2, 2, 3]).unwrap();
+        let expected = Tensor::from_slice(&plain[6..18], &[2, 2, 3]).unwrap();
         assert_eq!(columns.fields, [("array".to_owned(), Value::Tensor(expected))]);
         assert_eq!(reader.columns(9).unwrap().unwrap().rows, 1);
         assert_eq!(reader.columns(9).unwrap().unwrap().rows, 0);

@@ -89,12 +89,15 @@ pub(super) fn sequence(message: &[u8], wanted: &Wanted) -> Result<Value, Refused
     ]))
 }
 
+/// Makes a value of an entry's name and content.
+type Read<'a, 'b> = dyn Fn(&str, &'a [u8]) -> Result<Value, Refused> + 'b;
+
 /// The entries of a `map<string, …>` in field 1, the last of each name.
 fn entries<'a>(
     message: &'a [u8],
     wanted: &Wanted,
     found: &mut Vec<(String, Value)>,
-    read: &dyn Fn(&str, &'a [u8]) -> Result<Value, Refused>,
+    read: &Read<'a, '_>,
 ) -> Result<(), Refused> {
     let mut fields = Fields::new(message);
     while let Some((number, field)) = fields.next()? {

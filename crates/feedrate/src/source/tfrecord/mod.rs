@@ -53,10 +53,9 @@ impl Ones {
     fn of(&self, name: &str) -> One {
         match self {
             Self::Bytes => One::Bytes,
-            Self::Lists => One::List,
             Self::Single => One::Single,
             Self::Named(names) if names.iter().any(|known| known == name) => One::Must,
-            Self::Named(_) => One::List,
+            Self::Lists | Self::Named(_) => One::List,
         }
     }
 }
@@ -271,13 +270,11 @@ impl TfReader {
         let head = self.input.some(at, HEADER)?;
         let found = head.len();
         let Some((len, right)) = length(head) else {
-            return match found {
-                0 => Ok(None),
-                _ => {
-                    let message = format!("the file ends {found} bytes into a record's header of {HEADER}");
-                    Err(self.error(Fault::Truncated, message))
-                }
-            };
+            if found == 0 {
+                return Ok(None);
+            }
+            let message = format!("the file ends {found} bytes into a record's header of {HEADER}");
+            return Err(self.error(Fault::Truncated, message));
         };
         if self.check && !right {
             return Err(self.error(

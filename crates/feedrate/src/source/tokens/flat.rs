@@ -29,7 +29,7 @@ impl Flat {
         let size = window.len();
         if let Some(dtype) = dtype {
             let width = dtype.size() as u64;
-            if size % width != 0 {
+            if !size.is_multiple_of(width) {
                 let message =
                     format!("{size} bytes are no whole number of {dtype} tokens: it is cut off, or of another type");
                 return Err(SourceError::new(Fault::Truncated, &*name, message).at(size / width * width));

@@ -198,14 +198,12 @@ impl Tokens {
 
 /// The file of tokens that a path means.
 fn bin(path: &Path) -> PathBuf {
-    match path.extension().and_then(|end| end.to_str()) {
-        Some("bin" | "idx") => path.with_extension("bin"),
-        _ => {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".bin");
-            name.into()
-        }
+    if let Some("bin" | "idx") = path.extension().and_then(|end| end.to_str()) {
+        return path.with_extension("bin");
     }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".bin");
+    name.into()
 }
 
 impl Source for Tokens {

@@ -7,15 +7,12 @@ fn index(code: u8, sequences: &[(i32, i64)], bounds: &[i64]) -> Vec<u8> {
     out.push(code);
     out.extend_from_slice(&(sequences.len() as u64).to_le_bytes());
     out.extend_from_slice(&(bounds.len() as u64).to_le_bytes());
-    sequences
-        .iter()
-        .for_each(|(len, _)| out.extend_from_slice(&len.to_le_bytes()));
-    sequences
-        .iter()
-        .for_each(|(_, at)| out.extend_from_slice(&at.to_le_bytes()));
-    bounds
-        .iter()
-        .for_each(|bound| out.extend_from_slice(&bound.to_le_bytes()));
+    for (len, _) in sequences {
+        out.extend_from_slice(&len.to_le_bytes());
+    }
+    for number in sequences.iter().map(|(_, at)| at).chain(bounds) {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
     out
 }
 
