@@ -139,6 +139,7 @@ impl Filter {
 
     /// Whether rows may be wanted of a group for whose columns `range` knows the smallest and the largest value, the number of nulls
     /// and that of rows. `true` wherever that is not sure.
+    #[cfg(feature = "parquet")]
     pub(in crate::source) fn possible(&self, range: &dyn Fn(&str) -> Range) -> bool {
         match self {
             Self::Compare { column, op, value } => {
@@ -167,6 +168,7 @@ impl Filter {
 }
 
 /// What is known of a column's values in a group of rows.
+#[cfg(feature = "parquet")]
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::source) struct Range {
     pub(in crate::source) least: Option<Value>,

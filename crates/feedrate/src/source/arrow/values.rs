@@ -349,10 +349,12 @@ pub(in crate::source) fn shape(field: &Field) -> Option<Vec<usize>> {
         return None;
     }
     let json: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
-    if json
-        .get("permutation")
-        .is_some_and(|permutation| !permutation.is_null())
-    {
+    // Elements that lie in another order than their shape says stay as they lie.
+    let in_order = |order: &serde_json::Value| {
+        let places = order.as_array().into_iter().flatten().map(serde_json::Value::as_u64);
+        order.is_null() || places.eq((0..).map(Some).take(order.as_array().map_or(0, Vec::len)))
+    };
+    if !json.get("permutation").is_none_or(in_order) {
         return None;
     }
     let dimension = |n: &serde_json::Value| n.as_u64().and_then(|n| usize::try_from(n).ok());

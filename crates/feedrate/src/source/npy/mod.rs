@@ -30,7 +30,7 @@ use crate::batch::Value;
 /// use feedrate::source::{Npy, Source};
 ///
 /// let path = std::env::temp_dir().join(format!("feedrate-doc-{}.npy", std::process::id()));
-/// let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }                     \n";
+/// let header = format!("{:<79}\n", "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }");
 /// std::fs::write(&path, [b"\x93NUMPY\x01\x00\x50\x00", header.as_bytes(), &[1, 2, 3, 4, 5, 6]].concat())?;
 /// let mut reader = Npy::new([&path]).open(0, None)?;
 /// reader.skip(1)?;
