@@ -436,7 +436,8 @@ def open(
         format: ``"auto"`` looks at the content of the first file, then at its name. Else one of ``"tar"``, ``"files"``, ``"jsonl"``,
             ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``, ``"npy"``, ``"mds"``, ``"tokens"``.
         split: how lanes share them: whole ``"shards"``; or ``"records"``, of which every lane reads its own and passes over the rest, which
-            keeps the order in which they are stored. ``"auto"`` takes shards where there are at least as many as lanes.
+            keeps the order in which they are stored. ``"auto"`` takes shards where there are at least as many as lanes, else gives each lane one
+            shard, which it may share with others by records.
         **options: of the format: ``columns``, ``fields``, ``where``, ….
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)

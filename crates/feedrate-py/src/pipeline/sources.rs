@@ -360,7 +360,11 @@ fn filter(o: &mut Options<'_>) -> PyResult<Option<Filter>> {
 fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
     if let Ok(list) = given.cast::<PyList>() {
         let word = list.iter().next().and_then(|first| first.extract::<String>().ok());
-        let inner: Vec<Filter> = list.iter().skip(usize::from(word.is_some())).map(|item| condition(&item)).collect::<PyResult<_>>()?;
+        let inner: Vec<Filter> = list
+            .iter()
+            .skip(usize::from(word.is_some()))
+            .map(|item| condition(&item))
+            .collect::<PyResult<_>>()?;
         return match word.as_deref() {
             None | Some("and") => Ok(Filter::All(inner)),
             Some("or") => Ok(Filter::Any(inner)),

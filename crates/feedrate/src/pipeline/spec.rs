@@ -40,7 +40,8 @@ pub(super) struct Node {
 /// How a source is dealt out to lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Deal {
-    /// By parts where there are at least as many as lanes, else by records.
+    /// Whole parts where there are at least as many as lanes. Else each lane has one part, of which those that share it read blocks of
+    /// records in turn.
     #[default]
     Auto,
     /// Whole parts: each lane reads its own.

@@ -51,6 +51,10 @@ impl Source for Parts {
 
 /// `sizes` parts of numbers that count on.
 fn numbers(sizes: &[usize], known: bool) -> Pipeline {
+    dealt(sizes, known, Deal::Auto)
+}
+
+fn dealt(sizes: &[usize], known: bool, deal: Deal) -> Pipeline {
     let mut next = 0_i64;
     let parts = sizes
         .iter()
@@ -60,7 +64,7 @@ fn numbers(sizes: &[usize], known: bool) -> Pipeline {
             Items::new("numbers", items)
         })
         .collect();
-    Pipeline::source(Parts { parts, known })
+    Pipeline::dealt(std::sync::Arc::new(Parts { parts, known }), deal)
 }
 
 fn x_of(value: &Value) -> i64 {
@@ -256,8 +260,9 @@ proptest! {
         parts in any::<bool>(),
         lanes in 1_u64..4,
         block in 1_u64..4,
+        deal in prop_oneof![Just(Deal::Auto), Just(Deal::Parts), Just(Deal::Records)],
     ) {
-        let mut pipeline = numbers(&sizes, known);
+        let mut pipeline = dealt(&sizes, known, deal);
         if parts {
             pipeline = if known { pipeline.shuffle_all() } else { pipeline.shuffle_parts() }.unwrap();
         }
@@ -274,8 +279,9 @@ proptest! {
         lanes in 1_u64..6,
         block in 1_usize..5,
         window in 1_usize..20,
+        deal in prop_oneof![Just(Deal::Auto), Just(Deal::Parts), Just(Deal::Records)],
     ) {
-        let pipeline = numbers(&sizes, known);
+        let pipeline = dealt(&sizes, known, deal);
         let all: Vec<i64> = (0..).take(sizes.iter().sum()).collect();
         for pipeline in [
             pipeline.shuffle(window),
@@ -296,7 +302,7 @@ proptest! {
         lanes in 4_u64..7,
         block in 1_usize..5,
     ) {
-        let pipeline = numbers(&sizes, known).map("same", |value, _| Ok(value));
+        let pipeline = dealt(&sizes, known, Deal::Records).map("same", |value, _| Ok(value));
         let found: Vec<i64> = in_turn(&pipeline, lanes, block).iter().map(x_of).collect();
         let all: Vec<i64> = (0..).take(sizes.iter().sum()).collect();
         prop_assert_eq!(found, all);

@@ -27,7 +27,11 @@ pub(super) struct Reading {
 
 #[derive(Debug, Clone)]
 enum Share {
+    /// Every `lanes`th part, from `lane` on.
     Parts { lane: u64, lanes: u64 },
+    /// One part, which `lanes` lanes share: every `lanes`th block of its records, from `lane` on.
+    Part { at: u64, lane: u64, lanes: u64, block: u64 },
+    /// Every `lanes`th block of all records, from `lane` on.
     Records { lane: u64, lanes: u64, block: u64 },
 }
 
@@ -36,12 +40,21 @@ impl Share {
         let (lane, lanes) = (opening.lane, opening.lanes);
         match deal {
             Deal::Parts => Self::Parts { lane, lanes },
-            Deal::Auto if lanes == 1 || parts >= lanes => Self::Parts { lane, lanes },
-            Deal::Auto | Deal::Records => Self::Records {
+            Deal::Records => Self::Records {
                 lane,
                 lanes,
                 block: opening.block,
             },
+            Deal::Auto if parts == 0 || parts >= lanes => Self::Parts { lane, lanes },
+            Deal::Auto => {
+                let at = lane % parts;
+                Self::Part {
+                    at,
+                    lane: lane / parts,
+                    lanes: (lanes - at).div_ceil(parts),
+                    block: opening.block,
+                }
+            }
         }
     }
 
@@ -49,7 +62,7 @@ impl Share {
     fn next(&self, ordinal: u64) -> (u64, u64) {
         match *self {
             Self::Parts { .. } => (0, u64::MAX),
-            Self::Records { lane, lanes, block } => {
+            Self::Part { lane, lanes, block, .. } | Self::Records { lane, lanes, block } => {
                 let turn = ordinal / block;
                 let ahead = (lane + lanes - turn % lanes) % lanes;
                 if ahead == 0 {
@@ -120,9 +133,12 @@ impl Reading {
     fn ready(&mut self) -> Result<Option<(usize, u64)>, Failure> {
         loop {
             let Some(part) = self.part() else { return Ok(None) };
-            if let Share::Parts { lane, lanes } = self.share
-                && self.at % lanes != lane
-            {
+            let foreign = match self.share {
+                Share::Parts { lane, lanes } => self.at % lanes != lane,
+                Share::Part { at, .. } => self.at != at,
+                Share::Records { .. } => false,
+            };
+            if foreign {
                 self.pass();
                 continue;
             }
