@@ -112,38 +112,42 @@ def any_size(engine: str, workers: int, params: Params, given: Any) -> Answer:
     return {"value": statistics.median(taken), "count": len(found), "checksum": f"{crc:08x}", "peak": growth.bytes}
 
 
-def resumable(engine: str, workers: int, params: Params) -> tuple[Any, Counted]:
-    """A loader over counted samples. With `shuffle=True` torchdata's order would be another one than torch's, and yet another with
-    workers; with a sampler of torch's, all give the same."""
-    data = Counted(params["size"])
-    sampler = RandomSampler(data, generator=seeded(21)) if params["shuffle"] else None
-    return loader_class(engine)(data, batch_size=params["batch_size"], sampler=sampler, num_workers=workers), data
+def resumable(engine: str, workers: int, params: Params, size: int) -> tuple[Any, Counted]:
+    """A loader over counted samples, shuffled or not as a user would have it."""
+    data = Counted(size)
+    arguments = {"batch_size": params["batch_size"], "shuffle": params["shuffle"], "num_workers": workers}
+    return loader_class(engine)(data, generator=seeded(21) if params["shuffle"] else None, **arguments), data
 
 
-def prepare_resume(engine: str, workers: int, params: Params) -> str:
-    """The state of a loader that has really come so far."""
-    loader, _ = resumable(engine, workers, params)
+def prepare_resume(engine: str, workers: int, params: Params) -> dict[str, Any]:
+    """The state of a loader that has really come so far, and the batch that follows it there."""
+    loader, _ = resumable(engine, workers, params, params["size"])
     iterator = iter(loader)
     for _ in range(params["after"]):
         next(iterator)
-    return base64.b64encode(pickle.dumps(loader.state_dict())).decode()
+    state = base64.b64encode(pickle.dumps(loader.state_dict())).decode()
+    return {"state": state, "next": checksum.update(0, next(iterator))}
 
 
-def resume(engine: str, workers: int, params: Params, given: str) -> Answer:
-    """Seconds from `load_state_dict()` to the first batch, in a process that has loaded nothing yet. No sample of the past may be
-    loaded: not more than the batch, and what the workers fetch ahead."""
-    loader, data = resumable(engine, workers, params)
-    state = pickle.loads(base64.b64decode(given))
+def resume(engine: str, workers: int, params: Params, given: dict[str, Any]) -> Answer:
+    """Seconds from `load_state_dict()` to the first batch, in a process in which a small loader has run already.
+
+    Torchdata shuffles otherwise than torch, and otherwise with workers; the answer is by how much the batch differs from the one
+    that came next where the state was taken. Of samples not more may be loaded than the batch, and what the workers fetch ahead.
+    """
+    list(resumable(engine, workers, params, 3 * params["batch_size"])[0])
+    loader, data = resumable(engine, workers, params, params["size"])
+    state = pickle.loads(base64.b64decode(given["state"]))
     with procs.Growth() as growth:
         started = time.perf_counter()
         loader.load_state_dict(state)
         iterator = iter(loader)
         batch = next(iterator)
         seconds = time.perf_counter() - started
-    loaded = sum(data.loaded)
-    window = params["batch_size"] * (1 + 2 * workers)
-    answer = {"value": seconds, "count": 1, "checksum": f"{checksum.update(0, batch):08x}", "peak": growth.bytes}
-    return answer | {"note": f"{max(0, loaded - window)} skipped samples loaded"}
+    skipped = max(0, sum(data.loaded) - params["batch_size"] * (1 + 2 * workers))
+    crc = checksum.update(0, batch) ^ given["next"]
+    note = f"{skipped} skipped samples loaded"
+    return {"value": seconds, "count": 1, "checksum": f"{crc:08x}", "peak": growth.bytes, "note": note}
 
 
 def state_makers(generator: bool) -> dict[str, Callable[[Dataset[int]], dict[str, Any]]]:
