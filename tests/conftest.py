@@ -37,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes minutes; left out of `make test`")
     config.addinivalue_line("markers", "slow: runs only with FEEDRATE_SLOW=1 (soak)")
     config.addinivalue_line("markers", "nocheck: does not look for leftovers after the test")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts its background jobs so, and all that they start inherits it: tests of Ctrl-C would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A forkserver that has imported torch already: its workers start in milliseconds instead of seconds.
     multiprocessing.set_forkserver_preload(["torch", "numpy", "helpers.datasets"])
 
