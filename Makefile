@@ -99,7 +99,7 @@ fmt: $(VENV)/.group-lint ## Format Rust and Python
 
 # ---- longer things --------------------------------------------------------------------------
 
-.PHONY: bench soak suite sanitize
+.PHONY: bench soak suite sanitize aarch64
 bench: $(VENV)/.group-bench $(VENV)/.native ## Compare with torch, torchdata and SPDL: tables and a plot
 	@$(PY) -m benchmarks.run $(BENCH)
 
@@ -111,6 +111,10 @@ suite: $(VENV)/.group-test $(VENV)/.native ## PyTorch's own test_dataloader.py a
 
 sanitize: ## Address and thread sanitizer on feedrate-shm
 	@bash tools/sanitize.sh
+
+aarch64: ## Compile-check all crates for Linux on aarch64 (rustup brings its std)
+	@rustup target add aarch64-unknown-linux-gnu
+	@$(CARGO) check $(CARGO_FLAGS) --workspace --all-features --target aarch64-unknown-linux-gnu
 
 .PHONY: clean
 clean: ## Remove everything that make made

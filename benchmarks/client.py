@@ -106,6 +106,21 @@ class Measured:
         self.check(answer, verify)
         return answer
 
+    def probe(self, row: Row, workers: int, given: Any) -> dict[str, Any]:
+        """What a row about orders or states measures, verified, with the CPU seconds of the whole tree."""
+        self.row = row
+        cpu = procs.cpu_seconds(self.pid)
+        self.send({"do": "probe", "row": row, "engine": self.engine, "workers": workers, "given": given})
+        answer = self.receive()
+        answer["cpu"] = procs.cpu_seconds(self.pid) - cpu
+        self.check(answer, verify=True)
+        return answer
+
+    def prepare(self, row: Row, workers: int) -> Any:
+        """What is made for the probes of a row beforehand."""
+        self.send({"do": "prepare", "row": row, "engine": self.engine, "workers": workers})
+        return self.receive()["made"]
+
     def check(self, answer: dict[str, Any], verify: bool) -> None:
         """Compares an epoch's answer with the definition's."""
         row = self.row

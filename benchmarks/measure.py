@@ -73,6 +73,19 @@ class Session:
         del self.loader
 
 
+def probe(command: dict[str, Any]) -> dict[str, Any]:
+    """What a row about orders or states measures, or what has to be made for it beforehand."""
+    import torch
+
+    from benchmarks import probes
+
+    torch.set_num_threads(1)
+    row, engine, workers = command["row"], command["engine"], command["workers"]
+    if command["do"] == "prepare":
+        return {"made": probes.PREPARE[row["probe"]](engine, workers, row["params"])}
+    return probes.PROBES[row["probe"]](engine, workers, row["params"], command["given"])
+
+
 def serve(commands: IO[str], answers: IO[str]) -> None:
     """Obeys until told to close, or until the other side is gone."""
     session: Session | None = None
@@ -88,6 +101,8 @@ def serve(commands: IO[str], answers: IO[str]) -> None:
             elif command["do"] == "epoch":
                 assert session is not None
                 answer = session.epoch(command["verify"], command.get("stop_after"))
+            elif command["do"] in ("prepare", "probe"):
+                answer = probe(command)
             else:
                 answer = {}
         except Exception:

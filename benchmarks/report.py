@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import probing
+
 FOLDER = Path(__file__).parent
 OURS = "feedrate"
 
@@ -187,14 +189,15 @@ def losses(rows: list[dict[str, Any]], others: list[str]) -> list[str]:
             theirs = speed(entry, other)
             if theirs and (statistics.median(theirs) < ours if lower else statistics.median(theirs) > ours):
                 found.append(f"{where}: {other} is better ({statistics.median(theirs):.3f} against {ours:.3f})")
-    return found or ["nothing found"]
+    return found
 
 
 def text(record: dict[str, Any]) -> str:
     """The whole report as text."""
     names = [n for n in ("torch", OURS, "stateful", "spdl") if n in record["engines"]]
     others = [n for n in names if n not in ("torch", OURS)]
-    table = [r for r in record["rows"] if r["metric"] != "step"]
+    table = [r for r in record["rows"] if r["metric"] not in ("step", "probe")]
+    orders = [r for r in record["rows"] if r["metric"] == "probe"]
     steps = [r for r in record["rows"] if r["metric"] == "step"]
     about = record["machine"]
     lines = [
@@ -210,7 +213,10 @@ def text(record: dict[str, Any]) -> str:
         lines += [*main_table(table, others), "", *cost_table(table, names), ""]
     if steps:
         lines += [steps[0]["title"], *step_table(steps, names), ""]
-    lines += ["Where we lose or miss the target:", *(f"  {line}" for line in losses(table + steps, others)), ""]
+    if orders:
+        lines += [*probing.table(orders, grid), ""]
+    lost = losses(table + steps, others) + [line for entry in orders for line in probing.losses(entry)]
+    lines += ["Where we lose or miss the target:", *(f"  {line}" for line in lost or ["nothing found"]), ""]
     refused = {(n, why) for r in record["rows"] for n, why in r["refused"].items()}
     lines += [f"n/a: {n}: {why}" for n, why in sorted(refused)]
     return "\n".join(lines) + "\n"

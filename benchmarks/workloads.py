@@ -56,6 +56,13 @@ class Ints(Dataset[int]):
         return index
 
 
+class Indices(Ints):
+    """Ints that are asked for in batches, and given back as they come: what is left is the way of the indices."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
 class Dicts(Dataset[dict[str, Any]]):
     """Three tensors of 512 numbers, an int and a string: a tokenised text."""
 
@@ -144,6 +151,11 @@ def stack(samples: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(samples)
 
 
+def as_given(samples: Any) -> Any:
+    """A collate function that does nothing."""
+    return samples
+
+
 def wrap(samples: list[torch.Tensor]) -> dict[str, Any]:
     """A user's own collate function that calls torch's default one and adds something."""
     return {"x": default_collate(samples), "count": len(samples)}
@@ -152,13 +164,14 @@ def wrap(samples: list[torch.Tensor]) -> dict[str, Any]:
 DATASETS: dict[str, Callable[..., Dataset[Any]]] = {
     "fixed": Fixed,
     "ints": Ints,
+    "indices": Indices,
     "dicts": Dicts,
     "pure-python": PurePython,
     "waiting": Waiting,
     "paths": Paths,
     "scratch": Scratch,
 }
-COLLATE: dict[str, Callable[[list[Any]], Any]] = {"stack": stack, "wrap": wrap}
+COLLATE: dict[str, Callable[[list[Any]], Any]] = {"stack": stack, "wrap": wrap, "as-given": as_given}
 
 
 @dataclass

@@ -37,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes minutes; left out of `make test`")
     config.addinivalue_line("markers", "slow: runs only with FEEDRATE_SLOW=1 (soak)")
     config.addinivalue_line("markers", "nocheck: does not look for leftovers after the test")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts its background jobs so, and all that they start inherits it: tests of Ctrl-C would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A forkserver that has imported torch already: its workers start in milliseconds instead of seconds.
     multiprocessing.set_forkserver_preload(["torch", "numpy", "helpers.datasets"])
 
@@ -84,6 +87,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     item.stash[FAILED] = excinfo is not None
     if excinfo is not None and excinfo[0] is WatchdogFired:
         outcome.force_exception(AssertionError(f"watchdog: still running after {seconds:g} s").with_traceback(excinfo[2]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays() -> None:
+    """Takes what the imports of torch and the trainers left (half a million objects) out of every later collection. Each test
+    ends with one, which took longer than most tests: a quarter of an hour over all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SITE = Path(__file__).resolve().parent / "suite_site"
 COLLECT_SECONDS = 300
+END_SECONDS = 60
 UNAVAILABLE = 77
 
 # Where classes say they live, for those that are known by another name.
@@ -115,6 +116,8 @@ class Suite:
         for event in _lines(events, process):
             now = time.monotonic()
             if event is None:
+                if self.tests and len(self.outcomes) == len(self.tests) and now - since > END_SECONDS:
+                    return  # all is said; a test has left a process that pytest waits for at its end
                 limit = self.seconds if running else COLLECT_SECONDS
                 if now - since > limit or now > self.deadline:
                     if running is None:

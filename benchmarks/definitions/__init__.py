@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-METRICS = ("rate", "ideal", "first", "memory", "step")
+METRICS = ("rate", "ideal", "first", "memory", "step", "probe")
 
 Row = dict[str, Any]
 

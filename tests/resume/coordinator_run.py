@@ -36,6 +36,9 @@ def main(rank: int, world: int, folder: Path) -> None:
             meeting.set("port", str(store.port))
         else:
             store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), None, False, wait_for_workers=False)
+        # A deadline counts from the first step: a rank that is still importing torch is not missing.
+        meeting.set(f"rank {rank}", "here")
+        meeting.wait([f"rank {other}" for other in range(world)])
     else:
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
     coordinator = Coordinator(store, timeout=plan.get("timeout", 60.0))

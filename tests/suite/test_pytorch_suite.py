@@ -13,13 +13,9 @@ UNAVAILABLE = 77
 SECONDS = 1500  # the stock class takes about 250 s on two cores
 
 
-@pytest.mark.long
-@pytest.mark.ours
-@pytest.mark.nocheck  # PyTorch's tests leave semaphores behind when they are killed
-@pytest.mark.watchdog(SECONDS + 120)
-def test_what_passes_with_the_stock_class_passes_with_ours() -> None:
+def run(*options: str, seconds: int) -> None:
     done = subprocess.run(
-        [sys.executable, str(RUNNER), "feedrate.torch:DataLoader", "--total", str(SECONDS)],
+        [sys.executable, str(RUNNER), "feedrate.torch:DataLoader", "--total", str(seconds), *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -28,3 +24,19 @@ def test_what_passes_with_the_stock_class_passes_with_ours() -> None:
         pytest.skip(done.stdout.strip().splitlines()[-1])
     print(done.stdout)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.long
+@pytest.mark.ours
+@pytest.mark.nocheck  # PyTorch's tests leave semaphores behind when they are killed
+@pytest.mark.watchdog(SECONDS + 120)
+def test_what_passes_with_the_stock_class_passes_with_ours() -> None:
+    run(seconds=SECONDS)
+
+
+@pytest.mark.slow  # PyTorch itself leaves them out by default: about 250 s each with the stock class
+@pytest.mark.ours
+@pytest.mark.nocheck
+@pytest.mark.watchdog(2 * SECONDS + 120)
+def test_the_slow_exit_tests_pass_without_redo() -> None:
+    run("--slow", "--no-redo", "-k", "test_proper_exit", "--timeout", str(SECONDS), seconds=2 * SECONDS)

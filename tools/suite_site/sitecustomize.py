@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.util
+import json
 import os
 import sys
 from typing import Any
@@ -60,6 +61,9 @@ class _Swap(importlib.abc.MetaPathFinder):
         stock = getattr(importlib.import_module(_stock_module), _stock_name)
         mine = getattr(sys.modules[_module], _name)
         self.swapped = []
+        # Other defaults of the class's own keyword arguments, so that a variant needs no class (nor a package) of its own.
+        if defaults := os.environ.get("FEEDRATE_SUITE_DEFAULTS"):
+            mine.__init__.__kwdefaults__.update(json.loads(defaults))
         if mine is stock:
             return
         own = _module.partition(".")[0]
