@@ -10,7 +10,7 @@ from feedrate._coordinator import Coordinator, RankMissing
 from feedrate._errors import Error, PipelineError, WorkerDied
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
-from feedrate._pipeline import Pipeline, from_items, from_iterable, mix, open
+from feedrate._pipeline import Pipeline, from_items, from_iterable, mix, open  # noqa: A004
 from feedrate._state_errors import ResumeError
 
 __version__ = "0.1.0"

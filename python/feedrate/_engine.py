@@ -145,8 +145,9 @@ class Engine:
         recipe = replace(recipe, own_globals=recipe.items_in_flight == 1, borrow_globals=True)
         fetcher = make_fetcher(recipe, collate, recipe.resume.get(0))
         self.initial = fetcher.snapshot()
-        if recipe.iterable:
-            return fetcher
+        if recipe.iterable and recipe.lanes is None:
+            found: Callable[[Any, int, int], Any] = fetcher
+            return found
 
         def fetch(index: Any, epoch: int, position: int) -> Any:
             try:

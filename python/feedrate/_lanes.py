@@ -328,7 +328,12 @@ class LanePlan(Plan):
         lanes = dict(self._old)
         for lane, (units, since, cursor) in sorted(self.stands.items()):
             lanes[str(lane)] = {"units": units, "since": since, "cursor": None if cursor is None else pickle.loads(cursor)}
-        state: dict[str, Any] = {"kind": "lanes", "facts": facts(self._pipeline, self._shape), "turns": self.turns, "lanes": lanes}
+        state: dict[str, Any] = {
+            "kind": "lanes",
+            "facts": facts(self._pipeline, self._shape),
+            "turns": self.turns,
+            "lanes": lanes,
+        }
         if self.tail:
             state["tail"] = self.tail
             state["world"] = self._shape.world
@@ -376,7 +381,9 @@ class LaneSource:
     """Between an engine and what counts its batches: keeps what is left over when lanes end, and makes the last batches of it, so that only
     the very last one is short. All methods are called from one thread."""
 
-    def __init__(self, source: Any, plan: LanePlan, shape: Shape, collate: Callable[[Any], Any], finish: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, source: Any, plan: LanePlan, shape: Shape, collate: Callable[[Any], Any], finish: Callable[[Any], Any]
+    ) -> None:
         self._source = source
         self._plan = plan
         self._shape = shape

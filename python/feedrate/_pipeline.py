@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, overload
@@ -32,7 +32,9 @@ class Pipeline:
     :func:`feedrate.rng` alone: what is resumed is made again.
     """
 
-    def __init__(self, make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], options: dict[str, Any] | None = None
+    ) -> None:
         """Not for users: ``make`` names a constructor or a method of the native definition."""
         self._made = make, parents, args
         #: What holds for the pipeline as a whole: seed, lanes, what happens to bad elements.
@@ -172,7 +174,8 @@ class Pipeline:
         """Documents (one-dimensional arrays or lists of whole numbers, or dicts of such) packed into sequences of ``length`` tokens.
 
         A sequence is a dict: each field filled up with ``padding``, ``segment_ids`` (1 for the first document, 0 for padding) and
-        ``positions`` (from 0 in each document), both int32. ``open_sequences`` are filled at a time; a document goes to the ``"first"`` with
+        ``positions`` (from 0 in each document), both int32. ``open_sequences`` are filled at a time; a document goes to the ``"first"``
+        with
         room for it, or to the one that it fills ``"best"``. ``long``: what happens to documents longer than a sequence.
         """
         options = _count("pack", length, 1), _count("pack", open_sequences, 1), fit, long, list(fields), padding
@@ -188,7 +191,8 @@ class Pipeline:
         """Another order each epoch.
 
         An integer: out of a window of so many elements (all lanes together), each draw taking one and filling its place from behind.
-        ``"shards"``: the source's shards in another order; goes behind the source, with nothing but maps and filters between. ``"all"``: all
+        ``"shards"``: the source's shards in another order; goes behind the source, with nothing but maps and filters between. ``"all"``:
+        all
         records, anywhere, in no memory; behind an indexed source, with nothing but maps between.
         """
         if window == "shards":
@@ -220,7 +224,8 @@ class Pipeline:
     # -- of the whole
 
     def seed(self, seed: int) -> Pipeline:
-        """The seed of all random steps. Without it: a loader's ``seed``, or with ``distributed`` 0, or one that the loader draws at its first
+        """The seed of all random steps. Without it: a loader's ``seed``, or with ``distributed`` 0, or one that the loader draws at its
+        first
         epoch; 0 outside of loaders."""
         return self._then("same", seed=int(seed))
 
@@ -368,7 +373,9 @@ class Skipper:
             return False
         self.count += 1
         if self.at_most is not None and self.count > self.at_most:
-            error.add_note(f"feedrate: this is bad element {self.count} of the epoch, and on_error() allows at_most={self.at_most}")
+            error.add_note(
+                f"feedrate: this is bad element {self.count} of the epoch, and on_error() allows at_most={self.at_most}"
+            )
             return False
         entry = {name: getattr(error, name, None) for name in ("shard", "key", "step")}
         self.fresh.append({**entry, "reason": f"{type(error).__name__}: {error}"})
@@ -381,7 +388,7 @@ def _append(path: str, entry: dict[str, Any]) -> None:
     import json
 
     # One write of one line: lines of several processes do not mix.
-    with contextlib.suppress(OSError), io.open(path, "ab", buffering=0) as file:
+    with contextlib.suppress(OSError), builtins.open(path, "ab", buffering=0) as file:
         file.write(json.dumps(entry).encode() + b"\n")
 
 
@@ -419,7 +426,7 @@ def _made(make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], optio
     return indexed
 
 
-def open(
+def open(  # noqa: A001 (it opens shards as the builtin opens files)
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     format: str = "auto",
@@ -428,7 +435,8 @@ def open(
 ) -> Pipeline:
     """The samples of shards: paths, patterns (``*``, ``**``, ``{0000..0099}``, ``{a,b}``) or folders, in lexical order of their names.
 
-    Each sample is a dict. Nothing is unpickled, and no name in the data leads outside of it; compressed files (gzip, zstd, lz4, xz, bz2) are
+    Each sample is a dict. Nothing is unpickled, and no name in the data leads outside of it; compressed files (gzip, zstd, lz4, xz, bz2)
+    are
     found by content. ``docs/pipelines.md`` lists the formats and their options.
 
     Args:
@@ -436,7 +444,8 @@ def open(
         format: ``"auto"`` looks at the content of the first file, then at its name. Else one of ``"tar"``, ``"files"``, ``"jsonl"``,
             ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``, ``"npy"``, ``"mds"``, ``"tokens"``.
         split: how lanes share them: whole ``"shards"``; or ``"records"``, of which every lane reads its own and passes over the rest, which
-            keeps the order in which they are stored. ``"auto"`` takes shards where there are at least as many as lanes, else gives each lane one
+            keeps the order in which they are stored. ``"auto"`` takes shards where there are at least as many as lanes, else gives each
+            lane one
             shard, which it may share with others by records.
         **options: of the format: ``columns``, ``fields``, ``where``, ….
     """
@@ -448,7 +457,9 @@ def from_items(items: Any) -> Pipeline:
     """The items of a sequence or map-style dataset (``len()`` and ``[index]``): an indexed source. Items are fetched when they are
     wanted, in the worker."""
     if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-        raise TypeError(f"from_items() takes something with len() and [index], but got {type(items).__name__}: use from_iterable()")
+        raise TypeError(
+            f"from_items() takes something with len() and [index], but got {type(items).__name__}: use from_iterable()"
+        )
     return _made("items", (), (items, ARRAYS))
 
 
@@ -456,7 +467,9 @@ def from_iterable(items: Iterable[Any]) -> Pipeline:
     """The items of something that can be iterated again and again (not an iterator): a stream without an index. It has to give the same
     items each time; every lane iterates it and keeps its share."""
     if hasattr(items, "__next__"):
-        raise TypeError("from_iterable() takes something that can be iterated again, and an iterator is used up: give what it comes of")
+        raise TypeError(
+            "from_iterable() takes something that can be iterated again, and an iterator is used up: give what it comes of"
+        )
     iter(items)
     return _made("iterable", (), (items, ARRAYS))
 
@@ -466,7 +479,8 @@ def mix(
     weights: Sequence[float] | dict[int, Sequence[float]],
     replacement: bool = False,
 ) -> Pipeline:
-    """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them from
+    """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them
+    from
     draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until all have
     run out once."""
     schedule = sorted(weights.items()) if isinstance(weights, dict) else [(0, weights)]
@@ -524,7 +538,18 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
     **{
         name: _step(name)
         for name in (
-            *("map", "filter", "flat_map", "select", "without", "shuffle_parts", "shuffle_all", "shuffle", "unbatch", "sort_within"),
+            *(
+                "map",
+                "filter",
+                "flat_map",
+                "select",
+                "without",
+                "shuffle_parts",
+                "shuffle_all",
+                "shuffle",
+                "unbatch",
+                "sort_within",
+            ),
             *("take", "skip", "repeat"),
         )
     },

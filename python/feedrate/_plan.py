@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
+import sys
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
@@ -20,6 +21,9 @@ from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
 
 _NOTHING = object()
+
+#: In the place of an iterator's state: that of its sampler.
+_SAME = "as the sampler's"
 
 #: Indices that become Python numbers at a time when batching is off.
 PAGE = 1024
@@ -190,6 +194,12 @@ class OrderPlan(Plan):
         if known.kind == "distributed":
             state["ranks"] = {"world": known.world, "total": extent}
         return state
+
+
+def _is_ours(sampler: Any) -> bool:
+    """Whether it is one of ``feedrate.samplers``, without importing them."""
+    found = sys.modules.get("feedrate.samplers")
+    return found is not None and isinstance(sampler, found.Sampler)
 
 
 class _Ledger:
@@ -382,7 +392,8 @@ class SamplerPlan(Plan):
                     sampler.load_state_dict(copy.deepcopy(state["sampler"]))
                 inner = iter(sampler)
         elif state["iterator"] is not None:
-            inner.load_state_dict(copy.deepcopy(state["iterator"]))
+            saved = state["sampler"] if _is_ours(sampler) and state["iterator"] == _SAME else state["iterator"]
+            inner.load_state_dict(copy.deepcopy(saved))
         found: Iterator[Any] = inner
         return found
 
@@ -419,6 +430,9 @@ class SamplerPlan(Plan):
             "sampler": copy.deepcopy(self._sampler.state_dict()) if has_state(self._sampler) else None,
             "iterator": copy.deepcopy(inner.state_dict()) if has_state(inner) and inner is not self._sampler else None,
         }
+        if _is_ours(self._sampler) and state["iterator"] == state["sampler"]:
+            # A generator's state is all but some bytes of it: once is enough.
+            state["iterator"] = _SAME
         return {"sampler": state, "samples": samples}
 
     def state(self, delivered: int) -> dict[str, Any]:

@@ -173,7 +173,9 @@ class Epoch:
         draws = self._saved.get("draws", {})
         plan: Plan
         if self.shape is not None:
-            plan = _lanes.LanePlan(loader, self.shape, {} if self._saved.get("over") else saved, self.number, self._pipeline_seed())
+            plan = _lanes.LanePlan(
+                loader, self.shape, {} if self._saved.get("over") else saved, self.number, self._pipeline_seed()
+            )
         elif self.stream:
             plan = StreamPlan(cut or Cut(None, False), made)
         elif self.known is not None:

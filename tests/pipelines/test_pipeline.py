@@ -88,7 +88,7 @@ def test_batches_are_of_the_elements_own_types() -> None:
     rows = from_items([{"a": np.float32(i), "b": i, "s": str(i), "v": np.arange(2, dtype=np.uint8)} for i in range(3)])
     (batch,) = rows.batch(3)
     assert (batch["a"].dtype, batch["b"].dtype, batch["v"].shape, batch["s"]) == (np.float32, np.int64, (3, 2), ["0", "1", "2"])
-    padded = list(steps.numbers(4, indexed=True).map(steps.ragged).padded_batch(4))[0]
+    padded = next(iter(steps.numbers(4, indexed=True).map(steps.ragged).padded_batch(4)))
     assert padded["row"].tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 1, 2]]
     assert padded["row_length"].tolist() == [0, 1, 2, 3]
     assert list(rows.batch(2).unbatch().select("b", text="s"))[2] == {"b": 2, "text": "2"}

@@ -48,7 +48,9 @@ def drawn(seed: int) -> Pipeline:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_pipelines_are_exact_at_every_cut(seed: int) -> None:
     pipeline = drawn(seed)
-    report = assert_resumable(in_threads(pipeline, random.Random(seed).choice([None, 1, 3, 5])), workers=(0, 3), epochs=2, steps=25)
+    report = assert_resumable(
+        in_threads(pipeline, random.Random(seed).choice([None, 1, 3, 5])), workers=(0, 3), epochs=2, steps=25
+    )
     assert report.ok, pipeline
 
 
@@ -126,7 +128,9 @@ class Run:
         return self
 
 
-def run_ranks(pipeline: Pipeline, world: int, *, remainder: Any = "exact", state: Any = None, steps: int | None = None) -> list[Run]:
+def run_ranks(
+    pipeline: Pipeline, world: int, *, remainder: Any = "exact", state: Any = None, steps: int | None = None
+) -> list[Run]:
     """The global batch is 8 whatever the number of ranks."""
     dist = pytest.importorskip("torch.distributed")
     store = dist.HashStore()
