@@ -599,7 +599,8 @@ class Verifier:
                     # The end was seen, and with it the epoch is over: what follows is the next one.
                     loader = self._load(target, rank, self._through(loader.state_dict()))
             over = hops and not parts[0]
-            left = None if self._steps is None else self._steps - cut.step - len(parts[0])
+            begun = cut.step if cut.when == "at" else 0
+            left = None if self._steps is None else self._steps - begun - len(parts[0])
             if not over:
                 parts[0] += islice(self._read(loader, epoch), left)
             for following in range(epoch + 1, self._epochs):

@@ -242,6 +242,7 @@ impl Pipeline {
 
     /// One lane of an epoch, from its start or from a cursor.
     #[pyo3(signature = (lane, lanes, block, seed, epoch, cursor=None))]
+    #[expect(clippy::too_many_arguments, reason = "as Python passes them")]
     fn lane(
         &self,
         py: Python<'_>,

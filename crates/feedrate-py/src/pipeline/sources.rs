@@ -80,13 +80,11 @@ impl<'py> Options<'py> {
         let Some(word) = self.get::<String>(name)? else {
             return Ok(None);
         };
-        match words.iter().find(|(known, _)| *known == word) {
-            Some((_, value)) => Ok(Some(value.clone())),
-            None => {
-                let known: Vec<_> = words.iter().map(|(known, _)| *known).collect();
-                Err(config(format!("{}: {name}={word:?} is none of {known:?}", self.format)))
-            }
+        if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
+            return Ok(Some(value.clone()));
         }
+        let known: Vec<_> = words.iter().map(|(known, _)| *known).collect();
+        Err(config(format!("{}: {name}={word:?} is none of {known:?}", self.format)))
     }
 
     fn done(self) -> PyResult<()> {
@@ -484,7 +482,11 @@ fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) ->
     let source = if let Some(dtype) = dtype {
         let dtype = DType::from_name(&dtype).ok_or_else(|| config(format!("tokens: there is no dtype {dtype:?}")))?;
         Tokens::raw(paths(py, &patterns)?, dtype, windows.ok_or_else(wanted)?)
-    } else if patterns.iter().any(|pattern| pattern.ends_with(".npy")) {
+    } else if patterns.iter().any(|pattern| {
+        std::path::Path::new(pattern)
+            .extension()
+            .is_some_and(|end| end == "npy")
+    }) {
         Tokens::npy(paths(py, &patterns)?, windows.ok_or_else(wanted)?)
     } else {
         let megatron = Tokens::megatron(patterns);

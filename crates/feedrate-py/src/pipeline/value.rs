@@ -144,7 +144,7 @@ fn array(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
 }
 
 /// The value as a Python object; a Python object as it is.
-pub(crate) fn to_python<'py>(py: Python<'py>, value: Value, arrays: Arrays) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn to_python(py: Python<'_>, value: Value, arrays: Arrays) -> PyResult<Bound<'_, PyAny>> {
     Ok(match value {
         Value::None => py.None().into_bound(py),
         Value::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
@@ -202,7 +202,7 @@ impl Memory for Owned {
     }
 }
 
-fn tensor_to_python<'py>(py: Python<'py>, tensor: Tensor, arrays: Arrays) -> PyResult<Bound<'py, PyAny>> {
+fn tensor_to_python(py: Python<'_>, tensor: Tensor, arrays: Arrays) -> PyResult<Bound<'_, PyAny>> {
     let failed = |error: feedrate::batch::TensorError| PyMemoryError::new_err(error.to_string());
     let mut tensor = tensor;
     if tensor.as_bytes_mut().is_none() {

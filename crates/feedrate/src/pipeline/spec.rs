@@ -354,7 +354,7 @@ impl Pipeline {
             | Step::Without(_)
             | Step::Shuffle(_)
             | Step::SortWithin { .. } => inner(0)?,
-            Step::Keep(_) | Step::Expand(_) | Step::Unbatch | Step::Pack(_) | Step::Mix(_) => None,
+            Step::Keep(_) | Step::Expand(_) | Step::Unbatch | Step::Pack(_) | Step::Mix(_) | Step::Repeat(None) => None,
             Step::Batch(rule) => inner(0)?.map(|len| {
                 let size = rule.size as u64;
                 if rule.drop_last { len / size } else { len.div_ceil(size) }
@@ -362,7 +362,6 @@ impl Pipeline {
             Step::Take(count) => inner(0)?.map(|len| len.min(*count)),
             Step::Skip(count) => inner(0)?.map(|len| len.saturating_sub(*count)),
             Step::Repeat(Some(times)) => inner(0)?.and_then(|len| len.checked_mul(*times)),
-            Step::Repeat(None) => None,
             Step::Concat | Step::Interleave(_) => all()?.map(|lens| lens.iter().sum()),
             Step::Zip => all()?.and_then(|lens| lens.into_iter().min()),
         })
@@ -433,6 +432,7 @@ impl Pipeline {
     }
 
     /// All elements of epoch 0 under seed 0, one after the other.
+    #[expect(clippy::iter_not_returning_iterator, reason = "opening a source may fail")]
     pub fn iter(&self) -> Result<Elements, Failure> {
         self.epoch(0, 0)
     }

@@ -8,7 +8,7 @@ use super::{Fault, Part, SourceError};
 /// One file for each part, in the order in which they were named.
 #[derive(Debug)]
 pub(super) struct Paths {
-    paths: Arc<[PathBuf]>,
+    files: Arc<[PathBuf]>,
     listed: OnceLock<Arc<[Part]>>,
     counted: OnceLock<Arc<[Part]>>,
 }
@@ -16,7 +16,7 @@ pub(super) struct Paths {
 impl Paths {
     pub(super) fn new(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         Self {
-            paths: paths.into_iter().map(Into::into).collect(),
+            files: paths.into_iter().map(Into::into).collect(),
             listed: OnceLock::new(),
             counted: OnceLock::new(),
         }
@@ -24,8 +24,8 @@ impl Paths {
 
     /// The path of a part, and its name in messages.
     pub(super) fn path(&self, part: usize) -> Result<(&Path, Arc<str>), SourceError> {
-        let Some(path) = self.paths.get(part) else {
-            let message = format!("there is no part {part}: the source has {}", self.paths.len());
+        let Some(path) = self.files.get(part) else {
+            let message = format!("there is no part {part}: the source has {}", self.files.len());
             return Err(SourceError::new(Fault::Absent, format!("part {part}"), message));
         };
         Ok((path, path.to_string_lossy().into()))
@@ -43,7 +43,7 @@ impl Paths {
                 records: None,
                 bytes: path.metadata().ok().map(|meta| meta.len()),
             };
-            self.paths.iter().map(part).collect()
+            self.files.iter().map(part).collect()
         }))
     }
 
@@ -68,7 +68,7 @@ impl Paths {
 
     /// Names for [`Source::describe`](super::Source::describe).
     pub(super) fn describe(&self) -> String {
-        let names: Vec<_> = self.paths.iter().map(|path| path.to_string_lossy()).collect();
+        let names: Vec<_> = self.files.iter().map(|path| path.to_string_lossy()).collect();
         names.join(" ")
     }
 }

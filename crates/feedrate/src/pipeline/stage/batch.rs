@@ -29,7 +29,7 @@ impl Batched {
             block: opening.block.saturating_mul(rule.size as u64),
             ..opening.clone()
         };
-        let mut input = site.input_as(inner, 0, site.entry("input")?)?;
+        let mut input = site.input_as(&inner, 0, site.entry("input")?)?;
         let mut pending = Vec::new();
         let mut pieces = Vec::new();
         for place in site.places("pending")? {
@@ -63,22 +63,19 @@ impl Batched {
         }
         let place = Place::Group(places);
         let failed = |error: BoxError| Failure::element(&self.label, error);
-        let value = match &self.rule.collate {
-            Some(function) => {
-                let call = Call {
-                    place: place.key(),
-                    ..self.call
-                };
-                function.map(Value::List(values), &call).map_err(failed)?
-            }
-            None => {
-                let values: Result<Vec<_>, _> = values.into_iter().map(Value::native).collect();
-                let values = values.map_err(failed)?;
-                if self.rule.padded {
-                    pad(values).map_err(failed)?
-                } else {
-                    collate(&values, &Heap).map_err(|error| failed(error.into()))?
-                }
+        let value = if let Some(function) = &self.rule.collate {
+            let call = Call {
+                place: place.key(),
+                ..self.call
+            };
+            function.map(Value::List(values), &call).map_err(failed)?
+        } else {
+            let values: Result<Vec<_>, _> = values.into_iter().map(Value::native).collect();
+            let values = values.map_err(failed)?;
+            if self.rule.padded {
+                pad(values).map_err(failed)?
+            } else {
+                collate(&values, &Heap).map_err(|error| failed(error.into()))?
             }
         };
         Ok(Sample { value, place })

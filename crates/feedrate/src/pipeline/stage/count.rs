@@ -183,7 +183,7 @@ impl Repeated {
             opening,
             cursor: None,
         };
-        site.input_as(opening.round(round), 0, cursor)
+        site.input_as(&opening.round(round), 0, cursor)
     }
 }
 

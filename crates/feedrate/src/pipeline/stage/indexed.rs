@@ -55,12 +55,11 @@ impl Table {
         {
             kept = None;
         }
-        let mut reader = match kept {
-            Some(reader) => reader,
-            None => {
-                let mark = Mark { number, offset: 0 };
-                self.source.open(part, Some(mark)).map_err(failed)?
-            }
+        let mut reader = if let Some(reader) = kept {
+            reader
+        } else {
+            let mark = Mark { number, offset: 0 };
+            self.source.open(part, Some(mark)).map_err(failed)?
         };
         let found = reader.next();
         while self.open.len() >= OPEN {

@@ -29,7 +29,7 @@ impl Inputs {
         let stages = cursors
             .into_iter()
             .enumerate()
-            .map(|(at, cursor)| site.input_as(site.opening.clone(), at, cursor))
+            .map(|(at, cursor)| site.input_as(site.opening, at, cursor))
             .collect::<Result<Vec<_>, _>>()?;
         let mut ended = vec![false; stages.len()];
         if let Some(State::List(flags)) = site.entry("ended")? {

@@ -74,7 +74,7 @@ impl Mixed {
             cursor: None,
         };
         let opening = self.opening.round(round);
-        site.input_as(opening, at, cursor)
+        site.input_as(&opening, at, cursor)
     }
 
     /// The weights of this draw.

@@ -170,15 +170,15 @@ impl Site<'_> {
 
     /// Opens the only input, with the cursor's entry for it.
     fn input(&self) -> Result<Box<dyn Stage>, Failure> {
-        self.input_as(self.opening.clone(), 0, self.entry("input")?)
+        self.input_as(self.opening, 0, self.entry("input")?)
     }
 
     /// Opens input `at` as a step of `opening`.
-    fn input_as(&self, opening: Opening, at: usize, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
+    fn input_as(&self, opening: &Opening, at: usize, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
         let first: u64 = self.node().inputs[..at].iter().map(|input| input.node().size()).sum();
         let opening = Opening {
             step: self.opening.step + 1 + first,
-            ..opening
+            ..opening.clone()
         };
         self.node().inputs[at].open(&opening, cursor)
     }

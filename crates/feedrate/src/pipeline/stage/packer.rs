@@ -70,7 +70,9 @@ impl Packed {
                 continue;
             }
             let mut bin = Bin::default();
-            pieces.into_iter().for_each(|piece| bin.put(piece));
+            for piece in pieces {
+                bin.put(piece);
+            }
             if at <= ready {
                 opened.ready.push_back(bin);
             } else {
@@ -281,11 +283,7 @@ fn filler(dtype: DType, value: i64) -> Result<Vec<u8>, BoxError> {
                 .to_vec()
         };
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        reason = "small whole numbers"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "small whole numbers")]
     Ok(match dtype {
         DType::U8 => whole!(u8),
         DType::I8 => whole!(i8),
@@ -356,7 +354,9 @@ impl Stage for Packed {
                 return Err(foreign(&self.label, place));
             };
             let mut bin = Bin::default();
-            self.pieces_of(inner)?.into_iter().for_each(|piece| bin.put(piece));
+            for piece in self.pieces_of(inner)? {
+                bin.put(piece);
+            }
             found.push(self.make(&bin)?);
         }
         Ok(found)

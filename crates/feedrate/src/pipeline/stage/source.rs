@@ -173,14 +173,11 @@ impl Reading {
                 return Ok(Some((part, run)));
             }
             let before = reader.mark().number;
-            let passed = match reader.skip(over) {
-                Ok(passed) => passed,
-                Err(_) => {
-                    // The lane whose record it is reports it.
-                    self.ordinal += reader.mark().number.saturating_sub(before);
-                    self.pass();
-                    continue;
-                }
+            let Ok(passed) = reader.skip(over) else {
+                // The lane whose record it is reports it.
+                self.ordinal += reader.mark().number.saturating_sub(before);
+                self.pass();
+                continue;
             };
             self.ordinal += passed;
             if passed < over {
@@ -338,7 +335,8 @@ pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[P
         if let Some((same, before, from)) = last
             && (same, before) == (part, mark)
         {
-            found[at] = found[from].clone();
+            let same = found[from].clone();
+            found[at] = same;
             continue;
         }
         last = Some((part, mark, at));
@@ -355,19 +353,17 @@ pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[P
             _ => source.open(part as usize, Some(mark)).map_err(failed)?,
         };
         let (_, reader) = open.insert((part, reader));
-        match reader.next().map_err(failed)? {
-            Some(record) => found[at] = Some(Reading::sample(part as usize, record)),
-            None => {
-                let message = format!(
-                    "the state names record {} of {}, which is not there: the data is not the same",
-                    mark.number,
-                    source
-                        .parts()
-                        .map_or_else(|_| String::new(), |parts| parts[part as usize].name.clone())
-                );
-                return Err(Failure::fatal(label, message));
-            }
-        }
+        let Some(record) = reader.next().map_err(failed)? else {
+            let name = source
+                .parts()
+                .map_or_else(|_| String::new(), |parts| parts[part as usize].name.clone());
+            let message = format!(
+                "the state names record {} of {name}, which is not there: the data is not the same",
+                mark.number
+            );
+            return Err(Failure::fatal(label, message));
+        };
+        found[at] = Some(Reading::sample(part as usize, record));
     }
     found
         .into_iter()

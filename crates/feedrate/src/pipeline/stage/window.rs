@@ -90,7 +90,7 @@ pub(super) struct Sorted {
     /// The window that is being filled.
     filling: Vec<Sample>,
     /// The sorted window, in reverse.
-    sorted: Vec<Sample>,
+    ready: Vec<Sample>,
 }
 
 impl Sorted {
@@ -98,7 +98,7 @@ impl Sorted {
         let opening = site.opening;
         let mut input = site.input()?;
         let filling = input.again(&site.places("filling")?)?;
-        let sorted = input.again(&site.places("sorted")?)?;
+        let ready = input.again(&site.places("sorted")?)?;
         Ok(Self {
             input,
             label: site.label(),
@@ -111,7 +111,7 @@ impl Sorted {
             },
             size: window.max(1),
             filling,
-            sorted,
+            ready,
         })
     }
 
@@ -146,14 +146,14 @@ impl Sorted {
         }
         keyed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut filling: Vec<Option<Sample>> = std::mem::take(&mut self.filling).into_iter().map(Some).collect();
-        self.sorted = keyed.iter().rev().filter_map(|(_, at)| filling[*at].take()).collect();
+        self.ready = keyed.iter().rev().filter_map(|(_, at)| filling[*at].take()).collect();
         Ok(())
     }
 }
 
 impl Stage for Sorted {
     fn next(&mut self) -> Next {
-        if let Some(sample) = self.sorted.pop() {
+        if let Some(sample) = self.ready.pop() {
             return Ok(Some(sample));
         }
         while self.filling.len() < self.size {
@@ -163,7 +163,7 @@ impl Stage for Sorted {
             }
         }
         self.sort()?;
-        Ok(self.sorted.pop())
+        Ok(self.ready.pop())
     }
 
     fn cursor(&self) -> State {
@@ -173,7 +173,7 @@ impl Stage for Sorted {
                 "filling",
                 to_text(self.filling.iter().map(|sample| &sample.place)).into(),
             ),
-            ("sorted", to_text(self.sorted.iter().map(|sample| &sample.place)).into()),
+            ("sorted", to_text(self.ready.iter().map(|sample| &sample.place)).into()),
         ])
     }
 
