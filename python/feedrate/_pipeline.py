@@ -174,9 +174,9 @@ class Pipeline:
         """Documents (one-dimensional arrays or lists of whole numbers, or dicts of such) packed into sequences of ``length`` tokens.
 
         A sequence is a dict: each field filled up with ``padding``, ``segment_ids`` (1 for the first document, 0 for padding) and
-        ``positions`` (from 0 in each document), both int32. ``open_sequences`` are filled at a time; a document goes to the ``"first"``
-        with
-        room for it, or to the one that it fills ``"best"``. ``long``: what happens to documents longer than a sequence.
+        ``positions`` (from 0 in each document), both int32. ``open_sequences`` are filled at a time; a document goes to the
+        ``"first"`` with room for it, or to the one that it fills ``"best"``. ``long``: what happens to documents longer than a
+        sequence.
         """
         options = _count("pack", length, 1), _count("pack", open_sequences, 1), fit, long, list(fields), padding
         return self._then("pack", *options)
@@ -192,8 +192,7 @@ class Pipeline:
 
         An integer: out of a window of so many elements (all lanes together), each draw taking one and filling its place from behind.
         ``"shards"``: the source's shards in another order; goes behind the source, with nothing but maps and filters between. ``"all"``:
-        all
-        records, anywhere, in no memory; behind an indexed source, with nothing but maps between.
+        all records, anywhere, in no memory; behind an indexed source, with nothing but maps between.
         """
         if window == "shards":
             return self._then("shuffle_parts")
@@ -225,8 +224,7 @@ class Pipeline:
 
     def seed(self, seed: int) -> Pipeline:
         """The seed of all random steps. Without it: a loader's ``seed``, or with ``distributed`` 0, or one that the loader draws at its
-        first
-        epoch; 0 outside of loaders."""
+        first epoch; 0 outside of loaders."""
         return self._then("same", seed=int(seed))
 
     def lanes(self, rows: int | None = None, units: int | None = None) -> Pipeline:
@@ -435,9 +433,8 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
 ) -> Pipeline:
     """The samples of shards: paths, patterns (``*``, ``**``, ``{0000..0099}``, ``{a,b}``) or folders, in lexical order of their names.
 
-    Each sample is a dict. Nothing is unpickled, and no name in the data leads outside of it; compressed files (gzip, zstd, lz4, xz, bz2)
-    are
-    found by content. ``docs/pipelines.md`` lists the formats and their options.
+    Each sample is a dict. Nothing is unpickled, and no name in the data leads outside of it; compressed files (gzip, zstd, lz4, xz,
+    bz2) are found by content. ``docs/pipelines.md`` lists the formats and their options.
 
     Args:
         paths: one, or several. An error when nothing matches.
@@ -480,9 +477,8 @@ def mix(
     replacement: bool = False,
 ) -> Pipeline:
     """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them
-    from
-    draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until all have
-    run out once."""
+    from draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until
+    all have run out once."""
     schedule = sorted(weights.items()) if isinstance(weights, dict) else [(0, weights)]
     return _made("mix", pipelines, ([(int(at), [float(w) for w in ws]) for at, ws in schedule], bool(replacement)))
 
