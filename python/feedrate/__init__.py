@@ -8,6 +8,7 @@ from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._coordinator import Coordinator, RankMissing
 from feedrate._errors import Error, PipelineError, WorkerDied
+from feedrate._fetch import END, NOT_READY
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
 from feedrate._pipeline import Pipeline, from_items, from_iterable, mix, open  # noqa: A004
@@ -16,6 +17,8 @@ from feedrate._state_errors import ResumeError
 __version__ = "0.1.0"
 
 __all__ = [
+    "END",
+    "NOT_READY",
     "Coordinator",
     "DataLoader",
     "Error",

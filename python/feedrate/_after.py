@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedrate._engine import END, Engine
+from feedrate._fetch import NOT_READY
 
 
 class AfterThread:
@@ -39,12 +40,15 @@ class AfterThread:
         return self._mark
 
     def next(self, timeout: float | None) -> Any:
-        """The next batch after the step, or ``END``. Blocks; ``timeout`` holds for the batch's arrival, not for the step."""
+        """The next batch after the step, or ``END``. Blocks; ``timeout`` holds for the batch's arrival, not for the step. With a timeout
+        of 0 neither is waited for: ``NOT_READY``."""
         while not self._over and self._take(0.0):
             pass
         if not self._pending:
             if self._over:
                 return END
+            if timeout == 0:
+                return NOT_READY
             try:
                 arrived = self._take(timeout)
             except Exception:
@@ -54,6 +58,8 @@ class AfterThread:
                 raise
             if not arrived:
                 return END
+        if timeout == 0 and self._out.empty():
+            return NOT_READY
         batch, error = self._receive()
         self._engine.feed.refill()
         if error is not None:
@@ -67,7 +73,7 @@ class AfterThread:
 
     def _take(self, timeout: float | None) -> bool:
         try:
-            batch = self._engine.take(timeout)
+            found = self._engine.take(timeout)
         except Exception as error:
             if timeout != 0.0:
                 raise
@@ -75,9 +81,11 @@ class AfterThread:
             self._pending += 1
             # Said once for each call: a feed that is broken for good would say it for ever.
             return False
+        if found is None:
+            return False
+        (batch,) = found
         if batch is END:
             self._over = True
-        if batch is END or batch is None:
             return False
         self._in.put((batch, None, self._engine.mark()))
         self._pending += 1

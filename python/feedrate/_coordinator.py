@@ -45,7 +45,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from feedrate._errors import Error
-from feedrate._fetch import END, Carried
+from feedrate._fetch import END, NOT_READY, Carried
 from feedrate._ranks import Ranks, emptied
 
 # Seconds between two looks at the store.
@@ -334,7 +334,8 @@ class AgreedSource:
         self.filled = 0
 
     def next(self, timeout: float | None) -> Any:
-        """The batch of the next step, or ``END``. ``timeout`` holds for a batch's arrival, not for the agreement."""
+        """The batch of the next step, or ``END``. ``timeout`` holds for a batch's arrival, not for the agreement; with 0 ``NOT_READY``
+        when it is not there yet."""
         if self._over:
             return END
         waiting = self._waiting
@@ -342,6 +343,8 @@ class AgreedSource:
         wanted = min(self._agreement.ahead + 1, len(waiting) + 2)
         while len(waiting) < wanted and self._take(timeout):
             pass
+        if timeout == 0 and not waiting and not self._ended:
+            return NOT_READY
         if waiting and waiting[0][1] is not None:
             return self._hand_over()
         self._tell()
@@ -379,6 +382,8 @@ class AgreedSource:
             batch = self._source.next(timeout)
         except Exception as error:
             self._waiting.append((None, error, self._source.mark()))
+            return False
+        if batch is NOT_READY:
             return False
         if batch is END:
             self._ended = True

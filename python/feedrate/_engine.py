@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from feedrate import _diagnose, _native, _worker
 from feedrate._errors import describe_tasks, died, exiting, reraise
-from feedrate._fetch import END, Recipe, make_fetcher
+from feedrate._fetch import END, NOT_READY, Recipe, make_fetcher
 
 #: Workers that are still busy this many seconds after their loader was closed get SIGTERM. (torch waits 5 s for each in turn.)
 GRACE = 1.0
@@ -118,15 +118,21 @@ class Engine:
             self._raise_died(error)
 
     def next(self, timeout: float | None) -> Any:
-        """The next batch, or ``END``."""
+        """The next batch, or ``END``. With a timeout of 0 nothing is waited for: ``NOT_READY`` when it is not there yet."""
+        if timeout == 0:
+            found = self.take(0.0)
+            if found is None:
+                return NOT_READY
+            self.feed.refill()
+            return found[0]
         try:
             return self.feed.next(timeout)
         except _native.WorkerDied as error:
             self._raise_died(error)
 
-    def take(self, timeout: float | None) -> Any:
-        """As :meth:`next`, but the batch keeps its place in the window until ``feed.refill()``; ``None`` when ``timeout`` is 0 and
-        it is not there yet."""
+    def take(self, timeout: float | None) -> tuple[Any] | None:
+        """As :meth:`next`, but the batch, in a tuple, keeps its place in the window until ``feed.refill()``; ``None`` when ``timeout``
+        is 0 and it is not there yet."""
         try:
             return self.feed.take(timeout)
         except _native.WorkerDied as error:

@@ -30,6 +30,20 @@ class _End:
 END = _End()
 
 
+class _NotReady:
+    """The type of ``NOT_READY``."""
+
+    def __repr__(self) -> str:
+        return "NOT_READY"
+
+    def __reduce__(self) -> str:
+        return "NOT_READY"
+
+
+#: What ``try_next()`` gives when the next batch is not there yet.
+NOT_READY = _NotReady()
+
+
 class Carried:
     """Something that carries a ``batch`` on its way to the user."""
 

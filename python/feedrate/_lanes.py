@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedrate._context import set_reseed
-from feedrate._fetch import END, Carried, Recipe
+from feedrate._fetch import END, NOT_READY, Carried, Recipe
 from feedrate._pipeline import Pipeline, Skipper, StreamPipeline, check_same
 from feedrate._plan import Plan
 from feedrate._state_errors import ResumeError
@@ -397,13 +397,15 @@ class LaneSource:
         self._mark: tuple[int, int] | None = None
 
     def next(self, timeout: float | None) -> Any:
-        """The next batch, or ``END``."""
+        """The next batch, or ``END``; with a timeout of 0 ``NOT_READY`` when it is not there yet."""
         while self._tail is None:
             try:
                 found = self._source.next(timeout)
             except Exception:
                 self._failed()
                 raise
+            if found is NOT_READY:
+                return NOT_READY
             if found is END:
                 self._tail = deque(self._last_batches())
                 for _ in range(min(self._plan.tail, len(self._tail))):

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from feedrate import _collate, _options, _ranks, _sampler
+from feedrate._asking import Asked
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
-from feedrate._fetch import Recipe
+from feedrate._fetch import NOT_READY, Recipe
 from feedrate._framework import Framework
 from feedrate._pipeline import StreamPipeline
 from feedrate._state import Resumable
@@ -198,7 +199,7 @@ class DataLoader(Resumable):
         return state
 
 
-class _Iterator:
+class _Iterator(Asked):
     """One pass over a loader, or with persistent workers one after the other."""
 
     def __init__(self, loader: DataLoader) -> None:
@@ -269,14 +270,22 @@ class _Iterator:
         return len(self._index_sampler)
 
     def __next__(self) -> Any:
+        return self._next(self._timeout)
+
+    def _ask(self) -> Any:
+        return self._next(0.0)
+
+    def _next(self, timeout: float | None) -> Any:
         if self._over or self._engine is None:
             raise StopIteration
         epoch = self._epoch
         try:
-            batch = self._batches.next(self._timeout)
+            batch = self._batches.next(timeout)
         except Exception:
             epoch.failed(self._batches.mark())
             raise
+        if batch is NOT_READY:
+            return batch
         if batch is END:
             self._over = True
             epoch.ended()

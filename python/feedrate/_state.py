@@ -15,7 +15,7 @@ import numpy as np
 from feedrate import _lanes, _options, _orders, _randoms, _sampler
 from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._errors import short
-from feedrate._fetch import Stated
+from feedrate._fetch import END, Stated
 from feedrate._iterate import has_state
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
@@ -471,6 +471,8 @@ class Resumable:
     _skip: int = 0
     _ranks: Ranks | None = None
     _meeting: Coordinator | None = None
+    #: The iterator that :meth:`try_next` asks.
+    _asked: Any = None
 
     def _agreed(self, source: Any, epoch: Epoch) -> Any:
         """Where batches come from: for a stream with ranks, from behind their agreement on its steps. Called once an epoch."""
@@ -486,6 +488,22 @@ class Resumable:
         assert self._meeting is not None
         epoch.agreed = AgreedSource(source, self._meeting.begin(ranks), batched=me.batch_sampler is not None)
         return epoch.agreed
+
+    def __aiter__(self) -> Any:
+        """``async for batch in loader``: a new epoch."""
+        iterator: Any = iter(self)  # type: ignore[call-overload]
+        return iterator.__aiter__()
+
+    def try_next(self) -> Any:
+        """The next batch if it is there, else ``feedrate.NOT_READY`` at once; ``feedrate.END`` at the end of the epoch, and behind that the
+        next one begins. The first call begins an epoch. Without workers the batch is made in the call."""
+        if self._asked is None:
+            object.__setattr__(self, "_asked", iter(self))  # type: ignore[call-overload]
+        try:
+            return self._asked.try_next()
+        except StopIteration:
+            object.__setattr__(self, "_asked", None)
+            return END
 
     def _finished(self, batch: Any) -> Any:
         """What is still done in this process to a batch that was made in it: pinning."""

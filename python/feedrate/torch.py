@@ -26,11 +26,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from feedrate import _loader, _native, _options, _ranks
 from feedrate._after import AfterThread
+from feedrate._asking import Asked
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._errors import capture, reraise
-from feedrate._fetch import Carried, Recipe
+from feedrate._fetch import NOT_READY, Carried, Recipe
 from feedrate._framework import Allocate, Framework, revive
 from feedrate._pipeline import StreamPipeline
 from feedrate._state import Resumable
@@ -302,12 +303,13 @@ def _pin(batch: Any, *, device_id: int, device: str | None) -> Any:
         reraise(capture(error, f"in pin memory thread for device {device_id}", None))
 
 
-class _FeedIter(_BaseDataLoaderIter):
+class _FeedIter(_BaseDataLoaderIter, Asked):
     """What both iterators share: batches from the engine."""
 
     _engine: Engine | None = None
     _after: AfterThread | None = None
     _over = False
+    _asking = False
     _batches: Any = None
 
     def _next_data(self) -> Any:
@@ -316,10 +318,12 @@ class _FeedIter(_BaseDataLoaderIter):
             raise StopIteration
         source = self._batches
         try:
-            batch = source.next(self._timeout or None)
+            batch = source.next(0.0 if self._asking else self._timeout or None)
         except Exception:
             epoch.failed(source.mark())
             raise
+        if batch is NOT_READY:
+            return batch
         if batch is END:
             if self._num_yielded == 0 and self._drop_last:
                 _options.warn_no_batches(engine, self._dataset, self._batch_size)
@@ -357,6 +361,17 @@ class _FeedIter(_BaseDataLoaderIter):
         self._num_yielded += 1
         return batch
 
+    def _ask(self) -> Any:
+        if self._sampler_iter is None:
+            self._reset()  # type: ignore[call-arg]
+        self._asking = True
+        try:
+            batch = self._next_data()
+        finally:
+            self._asking = False
+        self._num_yielded += batch is not NOT_READY
+        return batch
+
 
 class _SingleProcessDataLoaderIter(_FeedIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -375,7 +390,7 @@ class _SingleProcessDataLoaderIter(_FeedIter):
 
     def _next_data(self) -> Any:
         batch = super()._next_data()
-        if self._pin_memory:
+        if self._pin_memory and batch is not NOT_READY:
             batch = _stock_pin.pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
         return batch
 

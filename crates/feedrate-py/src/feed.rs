@@ -188,16 +188,18 @@ impl Feed {
         self.unpack(py, delivered)
     }
 
-    /// As `next`, but the batch keeps its place in the window until `refill` is called. With `timeout=0` it gives None when
-    /// the next batch is not there yet.
+    /// As `next`, but the batch keeps its place in the window until `refill` is called, and comes in a tuple. With `timeout=0` it
+    /// gives None when the next batch is not there yet.
     #[pyo3(signature = (timeout=None))]
-    fn take<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn take<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
         let timeout = duration(timeout)?;
         let delivered = self.with(py, |delivery| match delivery.take(timeout).transpose() {
             Err(Failure::TimedOut { .. }) if timeout == Some(Duration::ZERO) => Ok(None),
             taken => taken.map(Some).map_err(|failure| self.failure(py, failure)),
         })?;
-        delivered.map(|delivered| self.unpack(py, delivered)).transpose()
+        delivered
+            .map(|delivered| Ok((self.unpack(py, delivered)?,)))
+            .transpose()
     }
 
     /// A batch that `take` gave has been handed over: the next task is planned.
