@@ -137,7 +137,11 @@ fn formats_are_found_and_opened() {
         assert_eq!(source.format(), format, "{pattern}");
         assert_eq!(read_all(&source).unwrap().len(), 1);
     }
-    assert_eq!(open(&folder.at("m")).unwrap_err().fault(), Fault::Unsupported);
+    let empty = open(&folder.at("m")).unwrap();
+    assert_eq!((empty.format(), read_all(&empty).unwrap().len()), ("mds", 0));
+    // An archive of no known use is found, and not read.
+    folder.write("z.zip", "PK\u{5}\u{6}");
+    assert_eq!(open(&folder.at("z.zip")).unwrap_err().fault(), Fault::Unsupported);
     assert_eq!(open(&folder.at("none")).unwrap_err().fault(), Fault::Missing);
     if folder.run("tar -cf s.bin a && gzip -k s.bin && gzip -k v.csv") {
         assert_eq!(open(&folder.at("s.bin")).unwrap().format(), "tar");
