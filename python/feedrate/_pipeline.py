@@ -190,7 +190,8 @@ class Pipeline:
     def shuffle(self, window: int | str) -> Pipeline:
         """Another order each epoch.
 
-        An integer: out of a window of so many elements (all lanes together), each draw taking one and filling its place from behind.
+        An integer: out of a window of so many elements, each draw taking one and filling its place from behind. The lanes of a loader
+        share it, but none has less than 32 of it.
         ``"shards"``: the source's shards in another order; goes behind the source, with nothing but maps and filters between. ``"all"``:
         all records, anywhere, in no memory; behind an indexed source, with nothing but maps between.
         """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -222,3 +224,29 @@ def test_a_window_of_100_000_has_a_state_under_2_mb() -> None:
     loader = DataLoader(steps.numbers(120_000, indexed=False).shuffle(100_000), batch_size=10)
     next(iter(loader))
     assert len(json.dumps(loader.state_dict())) < 2_000_000
+
+
+@pytest.mark.parametrize("kill_at", [1, 4])
+def test_a_worker_that_is_killed_costs_a_retry(kill_at: int) -> None:
+    """Its lanes are read again up to where its tasks were."""
+    pipeline = steps.numbers(60, indexed=False).filter(steps.two_of_three).shuffle(12).map(steps.noisy)
+    wanted = [batch.tolist() for batch in DataLoader(pipeline, batch_size=4, seed=5)]
+    loader = DataLoader(pipeline, batch_size=4, seed=5, num_workers=2, workers="process", multiprocessing_context="fork")
+    batches: Any = iter(loader)
+    found = []
+    for batch in batches:
+        found.append(batch.tolist())
+        if len(found) == kill_at:
+            os.kill(batches._workers[kill_at % 2].pid, signal.SIGKILL)
+    assert found == wanted
+
+
+def test_persistent_workers_begin_a_new_epoch() -> None:
+    pipeline = steps.numbers(30, indexed=False).shuffle(8)
+    loader = DataLoader(
+        pipeline, batch_size=4, seed=5, num_workers=2, workers="process", multiprocessing_context="fork", persistent_workers=True
+    )
+    epochs = [[x for batch in loader for x in batch.tolist()] for _ in range(3)]
+    again = DataLoader(pipeline, batch_size=4, seed=5)
+    assert epochs == [[x for batch in again for x in batch.tolist()] for _ in range(3)]
+    assert len({tuple(epoch) for epoch in epochs}) == 3

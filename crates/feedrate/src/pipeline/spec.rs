@@ -264,7 +264,7 @@ impl Pipeline {
     }
 
     /// Elements in random order out of a window of so many: each draw takes one of the window and fills its place from behind. With
-    /// several lanes each has its share of the window.
+    /// several lanes each has its share of the window, but no less than 32.
     #[must_use]
     pub fn shuffle(&self, window: usize) -> Self {
         self.then(Step::Shuffle(window))

@@ -6,10 +6,13 @@ use crate::pipeline::function::{Call, Func};
 use crate::pipeline::sample::to_text;
 use crate::state::State;
 
+/// A lane's window is not made smaller than this: a window of one element shuffles nothing.
+const SMALL: usize = 32;
+
 /// A lane's share of a window.
 fn share(window: usize, opening: &Opening) -> usize {
     let lanes = usize::try_from(opening.lanes).unwrap_or(usize::MAX);
-    window.div_ceil(lanes).max(1)
+    window.div_ceil(lanes).max(window.min(SMALL)).max(1)
 }
 
 /// `shuffle`: each draw takes one of the window.
