@@ -84,11 +84,11 @@ def anchors(document: Path) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
 def test_commands_exist(document: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = document.read_text()
     inline = "\n".join(re.findall(r"`(make [^`]+)`", text))
     fenced = "\n".join(content for language, _, content in blocks(document) if language in {"", "text", "sh"})
-    named = re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z-]+)", f"{inline}\n{fenced}", re.MULTILINE)
+    named = re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z0-9-]+)", f"{inline}\n{fenced}", re.MULTILINE)
     assert set(named) <= targets
 
 
