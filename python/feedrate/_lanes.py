@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedrate._context import set_reseed
+from feedrate._errors import PipelineError
 from feedrate._fetch import END, NOT_READY, Carried, Recipe
-from feedrate._pipeline import Pipeline, Skipper, StreamPipeline, check_same
+from feedrate._pipeline import Pipeline, Skipper, StreamPipeline, append, check_same
 from feedrate._plan import Plan
 from feedrate._state_errors import ResumeError
 
@@ -149,7 +150,8 @@ class LaneFetcher:
         self._collate = collate
         self._recipe = recipe
         self._reseeds = recipe.seeding == "sample" and recipe.own_globals
-        self._skipper = Skipper(self._pipeline._options)
+        # Counted and logged where batches are handed over: workers see a share each, and read again what a state has passed.
+        self._skipper = Skipper({**self._pipeline._options, "at_most": None, "log": None})
         self._lanes: dict[int, _Open] = {}
         self._at: Any = None
         self._stage = "sample"
@@ -202,6 +204,7 @@ class LaneFetcher:
             shape = self._shape
             native = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
             opened = self._lanes[lane] = _Open(native, at, turn)
+        known = len(self._skipper.fresh)
         while opened.units < units:
             # Given before: read again to be where the turn is.
             try:
@@ -211,6 +214,7 @@ class LaneFetcher:
             if len(unit) < self._shape.samples:
                 # Not given, then: it is left over.
                 opened.left, opened.units = unit, units
+        del self._skipper.fresh[known:]
         return opened
 
     def _unit(self, opened: _Open) -> list[Any]:
@@ -246,9 +250,7 @@ class LanePlan(Plan):
         self._pipeline: Pipeline = loader.dataset
         self._epoch = epoch
         self._seed = seed
-        self._batched = loader.batch_size is not None
         self.drop_last = bool(loader.drop_last)
-        self.batch_size = loader.batch_size
         #: By lane: units handed over, units since the cursor, and the cursor.
         self.stands: dict[int, list[Any]] = {}
         #: Turns of which the samples were handed over, where nothing else is known of a lane.
@@ -256,6 +258,8 @@ class LanePlan(Plan):
         self._old: dict[str, Any] = dict(saved.get("lanes", {}))
         #: Batches of what was left over at the lanes' ends that were handed over.
         self.tail: int = saved.get("tail", 0)
+        #: Bad elements that were left out.
+        self.skipped: int = saved.get("skipped", 0)
         self.dry: set[int] = set()
         #: Turns that were planned and whose results were not seen, by their positions.
         self._planned: deque[tuple[int, Turn]] = deque()
@@ -334,6 +338,8 @@ class LanePlan(Plan):
             "turns": self.turns,
             "lanes": lanes,
         }
+        if self.skipped:
+            state["skipped"] = self.skipped
         if self.tail:
             state["tail"] = self.tail
             state["world"] = self._shape.world
@@ -390,14 +396,22 @@ class LaneSource:
         self._collate = collate
         self._finish = finish
         self._rest: dict[int, list[Any]] = {}
-        self._stands: dict[int, tuple[int, Any]] = {}
         self._skipped: list[Any] = []
         self._tail: deque[Any] | None = None
         self._given = 0
         self._mark: tuple[int, int] | None = None
+        options = plan._pipeline._options
+        self._at_most: int | None = options.get("at_most")
+        self._log: str | None = options.get("log")
+        #: Handed over by the next call: an error came in front of it.
+        self._late: _Batch | None = None
 
     def next(self, timeout: float | None) -> Any:
         """The next batch, or ``END``; with a timeout of 0 ``NOT_READY`` when it is not there yet."""
+        if self._late is not None:
+            late, self._late = self._late, None
+            self._mark = self._given - 1, 0
+            return late
         while self._tail is None:
             try:
                 found = self._source.next(timeout)
@@ -416,7 +430,7 @@ class LaneSource:
             for lane, samples in found.rest.items():
                 # Not handed over yet: a state has to bring it again. Turns that were planned meanwhile find nothing.
                 self._rest.setdefault(lane, samples)
-            if turn is not None and found.rest and all(self._ended(lane) for lane in self._lanes_of(turn.row)):
+            if turn is not None and found.rest and all(lane in self._rest for lane in self._lanes_of(turn.row)):
                 self._plan.dry.add(turn.row)
             self._skipped += found.skipped
             if found.batch is END:
@@ -436,7 +450,17 @@ class LaneSource:
         self._mark = self._given, 0
         self._given += 1
         skipped, self._skipped = self._skipped, []
-        return _Batch(batch, stands, tail, skipped)
+        made = _Batch(batch, stands, tail, skipped)
+        for entry in skipped if self._log is not None else ():
+            append(self._log, entry)
+        self._plan.skipped += len(skipped)
+        if skipped and self._at_most is not None and self._plan.skipped > self._at_most:
+            self._late, self._mark = made, None
+            raise PipelineError(
+                f"{self._plan.skipped} bad elements were left out of this epoch, and on_error() allows at_most={self._at_most}. The last: "
+                f"{skipped[-1]}"
+            )
+        return made
 
     def _failed(self) -> None:
         """A turn failed: its units count as given, and what was in them comes with the next ones."""
@@ -450,9 +474,6 @@ class LaneSource:
 
     def _lanes_of(self, row: int) -> list[int]:
         return [row * self._shape.units + column for column in self._shape.mine]
-
-    def _ended(self, lane: int) -> bool:
-        return lane in self._rest
 
     def _last_batches(self) -> Iterator[list[Any]]:
         """What is left over, by columns: the same on any number of ranks."""

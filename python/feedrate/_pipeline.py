@@ -379,11 +379,12 @@ class Skipper:
         entry = {name: getattr(error, name, None) for name in ("shard", "key", "step")}
         self.fresh.append({**entry, "reason": f"{type(error).__name__}: {error}"})
         if self.log is not None:
-            _append(self.log, self.fresh[-1])
+            append(self.log, self.fresh[-1])
         return True
 
 
-def _append(path: str, entry: dict[str, Any]) -> None:
+def append(path: Any, entry: dict[str, Any]) -> None:
+    """A line of JSON behind a file's end."""
     import json
 
     # One write of one line: lines of several processes do not mix.

@@ -178,6 +178,24 @@ def test_too_many_bad_elements_raise_after_all() -> None:
     assert any("bad element 3 of the epoch" in note and "at_most=2" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_loader_counts_bad_elements_of_all_workers_together(workers: int) -> None:
+    pipeline = steps.numbers(40, indexed=False).map(steps.bad_sevens).on_error("skip", at_most=2)
+    batches = iter(DataLoader(pipeline, batch_size=4, num_workers=workers, workers="thread"))
+    found = []
+    raised = 0
+    while True:
+        try:
+            found += next(batches).tolist()
+        except PipelineError as error:
+            assert "on_error() allows at_most=2" in str(error)
+            raised += 1
+        except StopIteration:
+            break
+    assert raised > 0
+    assert sorted(found) == [x for x in range(40) if x % 7 != 3]
+
+
 def test_a_function_decides_about_bad_elements() -> None:
     seen: list[str] = []
 
