@@ -27,7 +27,7 @@ class Session:
         torch.set_num_threads(1)
         self.step: float = command["row"].get("step", 0.0)
         engine = engines.load(command["engine"])
-        case = workloads.build(command["row"])
+        self.case = case = workloads.build(command["row"])
         started = time.perf_counter()
         self.loader = engine.open(case, command["workers"], command["setting"])
         self.built = time.perf_counter() - started
@@ -37,6 +37,7 @@ class Session:
         from benchmarks import checksum
 
         crc = 0
+        self.case.reseed()
         started = time.perf_counter()
         iterator = iter(self.loader)
         batch = next(iterator)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -276,11 +278,17 @@ def main() -> int:
     started = time.monotonic()
     rows = [row for row in definitions.read(options.test) if only is None or row["name"] in only]
     for number, row in enumerate(rows, 1):
+        lacking = [name for name in row.get("needs", []) if importlib.util.find_spec(name) is None]
+        if lacking:
+            say(f"{row['name']}: left out: {', '.join(lacking)} not installed")
+            missing |= dict.fromkeys(lacking, "not installed")
+            continue
+        versions |= {name: f"{name} {importlib.metadata.version(name)}" for name in row.get("needs", [])}
         for workers in row["workers"][-1:] if options.test and row["metric"] != "step" else row["workers"]:
             if wanted is not None and workers not in wanted:
                 continue
             say(f"[{time.monotonic() - started:5.0f} s] {number}/{len(rows)} {row['name']}, {workers} workers")
-            names = [name for name in row["engines"] if name in versions]
+            names = [name for name in row["engines"] if name in versions and name in engines.NAMES]
             refused = {name: reason for name in names if (reason := engines.load(name).refuses(row, workers))}
             entry: dict[str, Any] = {**{k: row[k] for k in ("name", "title", "metric")}, "workers": workers, "refused": refused}
             entry |= {k: row[k] for k in ("at_least", "at_most", "aim", "ideal", "against", "value") if k in row}

@@ -185,17 +185,23 @@ class Case:
     start_method: str | None
     items_in_flight: int
     batch_bytes: int
+    generator: torch.Generator | None = None
 
     def sampler(self) -> Sampler[int] | None:
-        """A freshly seeded random sampler; None where the order is sequential.
+        """A random sampler, whose order `reseed` begins again; None where the order is sequential.
 
         Its generator is its own: loaders differ in what else they draw from the generator they are given.
         """
         if not self.shuffle:
             return None
-        generator = torch.Generator()
-        generator.manual_seed(20)
-        return RandomSampler(cast("Sized", self.dataset), generator=generator)
+        self.generator = torch.Generator()
+        self.reseed()
+        return RandomSampler(cast("Sized", self.dataset), generator=self.generator)
+
+    def reseed(self) -> None:
+        """Makes the next epoch's order the first one's, so that every epoch has the same answer."""
+        if self.generator is not None:
+            self.generator.manual_seed(20)
 
 
 def build(row: dict[str, Any]) -> Case:

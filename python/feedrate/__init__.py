@@ -12,6 +12,7 @@ from feedrate._fetch import END, NOT_READY
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
 from feedrate._pipeline import Pipeline, from_items, from_iterable, mix, open  # noqa: A004
+from feedrate._queue import Queue, QueueClosed
 from feedrate._state_errors import ResumeError
 
 __version__ = "0.1.0"
@@ -26,6 +27,8 @@ __all__ = [
     "PackedList",
     "Pipeline",
     "PipelineError",
+    "Queue",
+    "QueueClosed",
     "RankMissing",
     "ResumeError",
     "Rng",

@@ -82,7 +82,13 @@ def shape_of(loader: Any) -> Shape:
             f"a batch of {size} cannot be made of {each} equal units: use a batch_size that {each} divides, or build the pipeline with "
             "other lanes(units=...)"
         )
-    rows = options.get("rows") or (1 if loader.dataset._native.serial else ROWS)
+    native = loader.dataset._native
+    if native.timed and (loader.num_workers or world > 1):
+        raise ValueError(
+            f"the pipeline has a step {native.timed} (join), whose order no other worker and no other rank can repeat, and the loader has "
+            f"num_workers={loader.num_workers} and {world} ranks: use num_workers=0 and one rank, or interleave() or mix() instead of join()"
+        )
+    rows = options.get("rows") or (1 if native.serial or native.timed else ROWS)
     return Shape(rows, units, 1 if size is None else size // each, rank, world)
 
 
@@ -149,6 +155,7 @@ class LaneFetcher:
         self._auto = recipe.auto_collation
         self._collate = collate
         self._recipe = recipe
+        self._timed = self._pipeline._native.timed is not None
         self._reseeds = recipe.seeding == "sample" and recipe.own_globals
         # Counted and logged where batches are handed over: workers see a share each, and read again what a state has passed.
         self._skipper = Skipper({**self._pipeline._options, "at_most": None, "log": None})
@@ -234,7 +241,8 @@ class LaneFetcher:
         return []
 
     def _cursor(self, opened: _Open) -> bytes | None:
-        if opened.quiet > 0:
+        # Where the order is another one each time, nothing can be read again.
+        if opened.quiet > 0 and not self._timed:
             opened.quiet -= 1
             return None
         cursor = pickle.dumps(opened.lane.cursor())
@@ -329,6 +337,8 @@ class LanePlan(Plan):
 
     def state(self, delivered: int) -> dict[str, Any]:
         """Where the lanes of this rank stand, and what is known of others."""
+        if self._pipeline._native.timed and any(since for _, since, _ in self.stands.values()):
+            raise ResumeError("a batch failed in a pipeline with join(): take the state behind the next batch that is delivered")
         lanes = dict(self._old)
         for lane, (units, since, cursor) in sorted(self.stands.items()):
             lanes[str(lane)] = {"units": units, "since": since, "cursor": None if cursor is None else pickle.loads(cursor)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import functools
@@ -74,7 +75,7 @@ class Pipeline:
     def native(self) -> bool:
         """Whether no Python code runs in it."""
         make, parents, args = self._made
-        python = make in _PYTHON or (make == "batch" and args[3] is not None)
+        python = make in _PYTHON or (make == "batch" and args[3] is not None) or (make == "branch" and args[4] is not None)
         return not python and all(parent.native for parent in parents)
 
     def length(self) -> int | None:
@@ -181,6 +182,94 @@ class Pipeline:
         options = _count("pack", length, 1), _count("pack", open_sequences, 1), fit, long, list(fields), padding
         return self._then("pack", *options)
 
+    def bucket_batch(
+        self,
+        key: Callable[[Any], float],
+        boundaries: Sequence[float],
+        sizes: int | Sequence[int],
+        *,
+        pad: bool = False,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> Pipeline:
+        """Batches of elements of similar ``key(element)``: their length, say. Bucket ``b`` holds keys from ``boundaries[b - 1]`` up to but not
+        including ``boundaries[b]``, the first and the last one are open; a bucket with ``sizes[b]`` elements is a batch (one number:
+        for all). What is left at the end comes bucket by bucket. ``pad`` fills arrays up as :meth:`padded_batch` does.
+        """
+        edges = [float(edge) for edge in boundaries]
+        each = [sizes] * (len(edges) + 1) if isinstance(sizes, int) else sizes
+        rule = {"boundaries": edges, "sizes": [_count("bucket_batch", size, 1) for size in each]}
+        return self._gather("bucket_batch", key, rule, drop_last, pad, collate)
+
+    def budget_batch(
+        self,
+        budget: float,
+        key: Callable[[Any], float],
+        *,
+        padded: bool = True,
+        max_samples: int | None = None,
+        oversize: Literal["error", "skip", "alone"] = "error",
+        pad: bool = False,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> Pipeline:
+        """As many elements in a row as a budget allows: tokens or pixels. ``key(element)`` is an element's size; with ``padded`` each counts as
+        much as the batch's largest, else they are added. Put :meth:`sort_within` before it, so that neighbours are of similar size.
+        ``oversize``: an element larger than the budget is a bad element, left out, or a batch of its own.
+        """
+        rule = {
+            "budget": float(budget),
+            "padded": bool(padded),
+            "most": None if max_samples is None else _count("budget_batch", max_samples, 1),
+            "oversize": oversize,
+        }
+        return self._gather("budget_batch", key, rule, drop_last, pad, collate)
+
+    def _gather(self, step: str, key: Any, rule: Any, drop_last: bool, pad: bool, collate: Any) -> Pipeline:
+        function = None if collate is None else (_name(collate), _callable(step, collate))
+        return self._then("gather", _name(key), _callable(step, key), rule, bool(drop_last), bool(pad), function)
+
+    # -- made once, made ahead, read once
+
+    def cache(self, folder: str | os.PathLike[str] | None = None, *, limit: int | None = None) -> Pipeline:
+        """What the steps before make is kept and given again, wherever the same element is wanted in a later epoch; so put it behind
+        the expensive steps, and before those that should differ by epoch. The steps before it draw the same random numbers in every epoch,
+        while orders go on changing. Elements come out as arrays, numbers, text, bytes, and dicts and lists of them.
+
+        Without ``folder``: in the memory of each process, up to ``limit`` bytes (1 GiB); worker processes have one each, and keep it
+        with ``persistent_workers=True`` only. With it: in files that all processes share and later runs find (16 GiB). Nothing is thrown
+        out for something newer. Files are known by the names of the steps before: delete them when a function does something else.
+        """
+        if limit is None:
+            limit = 1 << 30 if folder is None else 16 << 30
+        return self._then("cache", _count("cache", limit, 0), None if folder is None else os.fspath(folder))
+
+    def prefetch(self, count: int) -> Pipeline:
+        """Up to ``count`` elements are made ahead by a thread, while what follows works on others. In a loader with workers each
+        lane has such a thread; Python functions before and behind it share the GIL."""
+        return self._then("prefetch", _count("prefetch", count, 1))
+
+    def fork(self, count: int = 2, *, buffer: int = 1000) -> tuple[Pipeline, ...]:
+        """The same stream for ``count`` readers that are joined again: ``left, right = p.fork()``, ``left.zip(right.map(f))`` reads and makes
+        ``p`` once. Of what one lags behind, ``buffer`` elements are held, and what is more is made again. Readers that are not
+        joined read it each for itself. Elements come out as arrays, numbers, text, bytes, and dicts and lists of them.
+        """
+        return self._branches(_count("fork", count, 1), buffer, None)
+
+    def route(self, function: Callable[[Any], Any], keys: Sequence[Any], *, buffer: int = 1000) -> tuple[Pipeline, ...]:
+        """A stream for each of ``keys``, of the elements for which ``function(element)`` is that key; another result is a bad element. Joined
+        again, they are read once, as with :meth:`fork`."""
+        keys = list(keys)
+        if len(set(keys)) < len(keys) or not keys:
+            raise ValueError(f"route() takes different keys, at least one, but got {keys!r}")
+        route = _Route(_callable("route", function), keys)
+        return self._branches(len(keys), buffer, (f"{_name(function)}, {keys!r}", route))
+
+    def _branches(self, count: int, buffer: int, by: Any) -> tuple[Pipeline, ...]:
+        # Branches know one another by this number, also after they were pickled.
+        number = int.from_bytes(os.urandom(8), "little")
+        return tuple(self._then("branch", number, at, count, _count("fork", buffer, 0), by) for at in range(count))
+
     # -- order
 
     @overload
@@ -220,6 +309,12 @@ class Pipeline:
     def interleave(self, *others: Pipeline, block: int = 1) -> Pipeline:
         """``block`` elements of each in turn; what has run out is left out."""
         return _made("interleave", (self, *others), (_count("interleave", block, 1),))
+
+    def join(self, *others: Pipeline, ahead: int = 2) -> Pipeline:
+        """Elements of all, of whichever has one first; a thread makes up to ``ahead`` of each. For slow sources of different speed. Each element
+        comes once, and a state is exact, but the order is another one each time: loaders take it with ``num_workers=0`` and one rank only.
+        :meth:`interleave` and :func:`mix` have an order."""
+        return _made("ready", (self, *others), (_count("join", ahead, 1),))
 
     # -- of the whole
 
@@ -495,6 +590,20 @@ class _Getter:
         return self.items[index]
 
 
+class _Route:
+    """The number of the branch that an element is for."""
+
+    def __init__(self, function: Callable[[Any], Any], keys: list[Any]) -> None:
+        self.function = function
+        self.keys = {key: at for at, key in enumerate(keys)}
+
+    def __call__(self, element: Any) -> int:
+        key = self.function(element)
+        if key not in self.keys:
+            raise KeyError(f"route() got the key {key!r} for an element, and has streams for {list(self.keys)}")
+        return self.keys[key]
+
+
 def _items(_: Any, args: Any) -> Any:
     items, kind = args
     return _native.Pipeline.numbers(type(items).__name__, len(items), kind).map("[index]", _Getter(items))
@@ -523,8 +632,16 @@ def _pack(parents: Any, args: Any) -> Any:
     return parents[0]._native.pack(length, open=opened, fit=fit, long=long, fields=fields, padding=padding)
 
 
+def _gather(parents: Any, args: Any) -> Any:
+    name, key, rule, drop_last, padded, collate = args
+    return parents[0]._native.gather(name, key, rule, drop_last=drop_last, padded=padded, collate=collate)
+
+
+# Threads of `prefetch` and `join` call Python functions: they end before the interpreter does.
+atexit.register(_native.stop_ahead)
+
 #: Those that run Python code.
-_PYTHON = frozenset({"items", "iterable", "map", "filter", "flat_map", "sort_within"})
+_PYTHON = frozenset({"items", "iterable", "map", "filter", "flat_map", "sort_within", "gather"})
 
 _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
     "open": lambda _, args: _native.Pipeline.open(*args),
@@ -533,6 +650,7 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
     "same": lambda parents, _: parents[0]._native,
     "batch": _batch,
     "pack": _pack,
+    "gather": _gather,
     **{
         name: _step(name)
         for name in (
@@ -548,8 +666,8 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
                 "unbatch",
                 "sort_within",
             ),
-            *("take", "skip", "repeat"),
+            *("take", "skip", "repeat", "cache", "prefetch", "branch"),
         )
     },
-    **{name: _joined(name) for name in ("zip", "concat", "interleave", "mix")},
+    **{name: _joined(name) for name in ("zip", "concat", "interleave", "mix", "ready")},
 }

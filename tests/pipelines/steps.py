@@ -80,6 +80,32 @@ class Again:
         return iter(range(self.n))
 
 
+def residue(x: int) -> int:
+    return x % 7
+
+
+def parity(x: int) -> str:
+    return "odd" if x % 2 else "even"
+
+
+def ahead(pipeline: Pipeline) -> Pipeline:
+    """Prefetched, where that is allowed: not behind a fork."""
+    try:
+        return pipeline.prefetch(3)
+    except ValueError:
+        return pipeline
+
+
+def forked(pipeline: Pipeline) -> Pipeline:
+    left, right = pipeline.fork(2, buffer=2)
+    return left.interleave(right.filter(two_of_three), block=2)
+
+
+def routed(pipeline: Pipeline) -> Pipeline:
+    odd, even = pipeline.route(parity, ["odd", "even"], buffer=3)
+    return even.concat(odd)
+
+
 #: Each step, behind numbers and giving numbers.
 STEPS: dict[str, Any] = {
     "map": lambda p: p.map(thrice),
@@ -99,6 +125,12 @@ STEPS: dict[str, Any] = {
     "mix": lambda p: feedrate.mix(p, feedrate.from_items(range(9)), weights={0: [2, 1], 6: [1, 3]}),
     "mix again": lambda p: feedrate.mix(p, feedrate.from_items(range(5)), weights=[3, 1], replacement=True),
     "zip": lambda p: p.zip(feedrate.from_items(range(30))).map(first),
+    "cache": lambda p: p.map(noisy).cache(),
+    "prefetch": ahead,
+    "bucket_batch": lambda p: p.bucket_batch(residue, [2, 5], [2, 3, 1]).map(total),
+    "budget_batch": lambda p: p.budget_batch(9, residue, max_samples=4).map(total),
+    "fork": forked,
+    "route": routed,
     "pack": lambda p: p.map(tokens).pack(12, open_sequences=3, fit="best").flat_map(tokens_of),
 }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +68,20 @@ def test_steps_against_plain_python(step: str) -> None:
         "repeat": base * 2,
         "concat": base + list(range(7)),
         "zip": base,
+        "prefetch": base,
+        "fork": [],
+        "route": [x for x in base if x % 2 == 0] + [x for x in base if x % 2],
     }
     found = list(steps.STEPS[step](steps.numbers(n, indexed=True)))
-    if step in expected:
+    if step == "fork":
+        left, right = base, [x for x in base if x % 3 != 1]
+        assert sorted(found) == sorted(left + right)
+        assert found[:8] == [0, 1, 0, 2, 2, 3, 3, 5]
+    elif step == "cache":
+        assert [x // 1000 for x in found] == base
+    elif step in ("bucket_batch", "budget_batch"):
+        assert sum(found) == sum(base)
+    elif step in expected:
         assert found == expected[step]
     elif step == "shuffle":
         assert sorted(found) == base != found
@@ -227,3 +241,138 @@ def test_stop_iteration_in_a_step_is_an_error() -> None:
 
     with pytest.raises(RuntimeError, match="raised StopIteration. It would end the stream without a word"):
         list(from_items(range(3)).map(stops))
+
+
+def test_a_cache_makes_each_element_once(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def costly(x: int) -> dict[str, Any]:
+        calls.append(x)
+        return {"x": x, "noise": feedrate.rng().python.random(), "row": np.full(3, x)}
+
+    def epochs(pipeline: Any) -> list[list[tuple[int, float]]]:
+        return [[(e["x"], e["noise"]) for e in pipeline] for _ in range(3)]
+
+    base = from_items(range(20)).shuffle("all")
+    plain = base.map(costly).cache(limit=0)
+    first, second, third = epochs(plain)
+    assert len(calls) == 60
+    # Orders change, what a function draws does not.
+    assert first != second and sorted(first) == sorted(second) == sorted(third)
+    calls.clear()
+    kept = base.map(costly).cache().map(lambda e: (e["row"].__iadd__(1), e)[1])
+    assert epochs(kept) == [first, second, third]
+    assert len(calls) == 20
+    kept.set_epoch(0)
+    assert all((e["row"] == e["x"] + 1).all() for e in kept)  # changed in place each time, and never in the cache
+    calls.clear()
+    for _ in range(2):
+        assert epochs(base.map(costly).cache(tmp_path / "kept"))[1] == second
+    assert len(calls) == 20
+    loader = DataLoader(base.map(costly).cache(tmp_path / "kept"), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    assert sorted(x for batch in loader for x in batch["x"].tolist()) == list(range(20))
+    with pytest.raises(PipelineError, match="the field `x` is a Python object, and a cache holds arrays"):
+        list(from_items([object()]).map(lambda x: {"x": x}).cache())
+
+
+def test_prefetch_runs_ahead_tells_failures_in_place_and_ends() -> None:
+    made: list[int] = []
+
+    def make(x: int) -> int:
+        made.append(x)
+        return steps.bad_sevens(x)
+
+    stream = from_items(range(12)).map(make).prefetch(4).on_error("skip")
+    assert list(stream) == [x for x in range(12) if x % 7 != 3]
+    made.clear()
+    elements = iter(from_items(range(100)).map(make).prefetch(4))
+    assert next(elements) == 0
+    deadline = time.monotonic() + 30
+    while len(made) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 3 <= len(made) <= 7
+    state = elements.state_dict()
+    assert [next(elements), next(elements)] == [1, 2]
+    with pytest.raises(ValueError, match="3 is bad"):
+        next(elements)
+    again = iter(from_items(range(100)).map(make).prefetch(4))
+    again.load_state_dict(json.loads(json.dumps(state)))
+    assert [next(again), next(again)] == [1, 2]
+    with pytest.raises((ValueError, PipelineError), match="3 is bad"):
+        next(again)
+    assert next(again) == 4
+    with pytest.raises(ValueError, match="put it before the fork"):
+        from_items(range(3)).fork()[0].prefetch(2)
+
+
+def test_an_interpreter_ends_while_threads_run_ahead() -> None:
+    program = (
+        "import feedrate, time\n"
+        "def slow(x):\n"
+        "    time.sleep(0.01)\n"
+        "    return x\n"
+        "a = iter(feedrate.from_items(range(10**6)).map(slow).prefetch(8))\n"
+        "b = iter(feedrate.from_items(range(10**6)).map(slow).join(feedrate.from_items(range(10**6)).map(slow)))\n"
+        "print(next(a), next(b))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0\n", "")
+
+
+def test_batches_by_bucket_and_by_budget() -> None:
+    lengths = from_items([np.zeros(n % 9 + 1, np.float32) for n in range(40)])
+    batches = list(lengths.map(lambda row: {"row": row}).bucket_batch(lambda e: len(e["row"]), [4, 7], 5, pad=True))
+    for batch in batches:
+        have = batch["row_length"]
+        assert len(have) <= 5 and len({int(np.digitize(n, [4, 7])) for n in have}) == 1
+        assert batch["row"].shape == (len(have), have.max())
+    assert sum(len(batch["row"]) for batch in batches) == 40
+    budgeted = list(lengths.sort_within(20, len).budget_batch(24, len, collate=list))
+    assert sum(map(len, budgeted)) == 40
+    assert all(len(batch) * max(map(len, batch)) <= 24 for batch in budgeted)
+    with pytest.raises(PipelineError, match="an element of 9 is larger than the budget of 8"):
+        list(lengths.budget_batch(8, len, collate=list))
+    assert sum(map(len, lengths.budget_batch(8, len, oversize="skip", collate=list))) == 36
+    assert sum(map(len, lengths.budget_batch(8, len, oversize="alone", collate=list))) == 40
+    with pytest.raises(ValueError, match="2 boundaries make 3 buckets, but there are 2 batch sizes"):
+        lengths.bucket_batch(len, [1, 2], [3, 3])
+
+
+def test_forks_read_once_and_routes_part() -> None:
+    calls: list[int] = []
+    source = from_items(range(30)).map(lambda x: (calls.append(x), {"x": x, "row": np.arange(3)})[1])
+    left, right = source.fork()
+    pairs = list(left.zip(right.map(lambda e: {**e, "row": e["row"].__iadd__(1)})))
+    assert len(calls) == 30
+    assert all(a["x"] == b["x"] and a["row"].tolist() == [0, 1, 2] and b["row"].tolist() == [1, 2, 3] for a, b in pairs)
+    assert [e["x"] for e in pickle.loads(pickle.dumps(from_items(range(5)).map(steps.as_record).fork()[1]))] == list(range(5))
+    small, large = from_items(range(20)).route(lambda x: "small" if x < 7 else "large", ["small", "large"])
+    assert (list(small), list(large)) == (list(range(7)), list(range(7, 20)))
+    assert sorted(small.interleave(large)) == list(range(20))
+    lost = from_items(range(4)).route(lambda x: x, [0, 1, 2])
+    with pytest.raises(KeyError, match="got the key 3 for an element, and has streams for"):
+        list(lost[0].concat(*lost[1:]))
+    with pytest.raises(ValueError, match="takes different keys"):
+        from_items(range(3)).route(steps.parity, ["odd", "odd"])
+
+
+def test_whoever_is_ready_comes_first() -> None:
+    def slow(x: int) -> int:
+        time.sleep(0.02)
+        return x
+
+    joined = from_items(range(10)).map(slow).join(from_items(range(100, 400)))
+    elements = iter(joined)
+    begun = [next(elements) for _ in range(40)]
+    assert sum(x >= 100 for x in begun) > 20
+    rest = iter(joined)
+    rest.load_state_dict(json.loads(json.dumps(elements.state_dict())))
+    assert sorted(begun + list(rest)) == [*range(10), *range(100, 400)]
+    loader = DataLoader(joined, batch_size=7)
+    batches = iter(loader)
+    seen = [x for _ in range(5) for x in next(batches).tolist()]
+    later = DataLoader(joined, batch_size=7)
+    later.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert sorted(seen + [x for batch in later for x in batch.tolist()]) == [*range(10), *range(100, 400)]
+    with pytest.raises(ValueError, match=r"ready\(2\) \(join\), whose order no other worker"):
+        iter(DataLoader(joined, batch_size=7, num_workers=2))

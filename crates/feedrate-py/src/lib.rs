@@ -47,7 +47,7 @@ mod _native {
     #[pymodule_export]
     use crate::order::{Order, OrderBatches};
     #[pymodule_export]
-    use crate::pipeline::{Lane, Pipeline};
+    use crate::pipeline::{Lane, Pipeline, stop_ahead};
     #[pymodule_export]
     use crate::processes::{Processes, forget_inherited};
     #[pymodule_export]

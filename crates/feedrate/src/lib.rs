@@ -19,6 +19,8 @@ pub mod work;
 
 pub use dataset::{Context, Dataset, DatasetExt, IterableDataset, WorkerInfo};
 pub use error::{BoxError, Error, Panic, Result, WorkerDeath};
-pub use loader::{Builder, DataLoader, Epoch};
+#[cfg(feature = "stream")]
+pub use loader::BatchStream;
+pub use loader::{Asked, Builder, DataLoader, Epoch};
 pub use sampler::Sampler;
 pub use state::State;

@@ -4,6 +4,8 @@ mod builder;
 mod plan;
 mod resume;
 mod source;
+#[cfg(feature = "stream")]
+mod stream;
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -12,6 +14,8 @@ use std::time::Duration;
 
 pub use builder::Builder;
 pub use source::{MapSource, Samples, StreamSource};
+#[cfg(feature = "stream")]
+pub use stream::BatchStream;
 
 use crate::dataset::{Dataset, IterableDataset};
 use crate::deliver::{Delivery, Failure, Lost, Options};
@@ -103,10 +107,8 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Starts the next epoch: the first call starts the workers, and what is left of an epoch before is abandoned. Fails when the
-    /// workers cannot be started.
-    #[expect(clippy::iter_not_returning_iterator, reason = "starting workers may fail")]
-    pub fn iter(&mut self) -> Result<Epoch<'_, B>, Error> {
+    /// Starts the workers, if they do not run yet.
+    fn start(&mut self) -> Result<(), Error> {
         if let State::Planned(make) = &mut self.pool {
             let Some(make) = make.take() else {
                 return Err(Error::config(
@@ -116,6 +118,14 @@ impl<B: Send + 'static> DataLoader<B> {
             let delivery = Delivery::new(make()?, self.options);
             self.pool = State::Running(Box::new(delivery));
         }
+        Ok(())
+    }
+
+    /// Starts the next epoch: the first call starts the workers, and what is left of an epoch before is abandoned. Fails when the
+    /// workers cannot be started.
+    #[expect(clippy::iter_not_returning_iterator, reason = "starting workers may fail")]
+    pub fn iter(&mut self) -> Result<Epoch<'_, B>, Error> {
+        self.start()?;
         let State::Running(delivery) = &mut self.pool else {
             return Err(Error::bug("a loader has no pool"));
         };
@@ -282,22 +292,55 @@ impl<B> Epoch<'_, B> {
     }
 }
 
-impl<B> Iterator for Epoch<'_, B> {
-    type Item = Result<B, Error>;
+/// What [`Epoch::try_next`] finds.
+#[derive(Debug)]
+pub enum Asked<B> {
+    /// A batch, or an error in its place.
+    Batch(Result<B, Error>),
+    /// The next one is not made yet.
+    NotReady,
+    /// The epoch is over.
+    End,
+}
 
-    fn next(&mut self) -> Option<Self::Item> {
+impl<B> Epoch<'_, B> {
+    /// The next batch if it is there, without waiting for it. Inline loaders make it meanwhile, so they are never not ready.
+    ///
+    /// ```
+    /// use feedrate::{Asked, DataLoader, dataset};
+    ///
+    /// let mut loader = DataLoader::builder(dataset::range(0..100)).batch_size(10).threads(2).build()?;
+    /// let mut epoch = loader.iter()?;
+    /// let (mut batches, mut other_work) = (0, 0);
+    /// loop {
+    ///     match epoch.try_next() {
+    ///         Asked::Batch(batch) => batches += usize::from(batch?.len() == 10),
+    ///         Asked::NotReady => other_work += 1,
+    ///         Asked::End => break,
+    ///     }
+    /// }
+    /// assert_eq!(batches, 10);
+    /// # let _ = other_work;
+    /// # Ok::<(), feedrate::Error>(())
+    /// ```
+    pub fn try_next(&mut self) -> Asked<B> {
+        self.ask(Some(Duration::ZERO), true)
+    }
+
+    fn ask(&mut self, timeout: Option<Duration>, trying: bool) -> Asked<B> {
         if self.over() {
-            return None;
+            return Asked::End;
         }
-        let result = match self.delivery.next(self.timeout) {
+        let result = match self.delivery.next(timeout) {
             None => {
                 *self.ended = true;
-                return None;
+                return Asked::End;
             }
             Some(Ok(delivered)) => {
                 self.settle(delivered.position);
                 delivered.output
             }
+            Some(Err(Failure::TimedOut { .. })) if trying => return Asked::NotReady,
             Some(Err(failure)) => {
                 let lost = match &failure {
                     Failure::Lost(lost) => lost.tasks.first().map(|task| task.position),
@@ -313,7 +356,18 @@ impl<B> Iterator for Epoch<'_, B> {
             }
         };
         self.failed = result.as_ref().is_err_and(|error| !error.may_continue());
-        Some(result)
+        Asked::Batch(result)
+    }
+}
+
+impl<B> Iterator for Epoch<'_, B> {
+    type Item = Result<B, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.ask(self.timeout, false) {
+            Asked::Batch(result) => Some(result),
+            Asked::NotReady | Asked::End => None,
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

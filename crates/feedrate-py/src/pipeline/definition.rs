@@ -1,6 +1,10 @@
 //! Definitions.
 
-use feedrate::pipeline::{self, Batch, Deal, Fit, Func, Long, Opening, Packing, Weights};
+use std::sync::OnceLock;
+
+use feedrate::pipeline::{
+    self, Batch, Cache, Deal, Fit, Func, Gather, Getter, Long, Opening, Oversize, Packing, Rule, Weights,
+};
 use feedrate::source::Numbers;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,6 +22,8 @@ use crate::state;
 pub(crate) struct Pipeline {
     inner: pipeline::Pipeline,
     arrays: Arrays,
+    /// Made at the first index.
+    getter: OnceLock<Getter>,
 }
 
 fn config(error: impl std::fmt::Display) -> PyErr {
@@ -26,9 +32,14 @@ fn config(error: impl std::fmt::Display) -> PyErr {
 
 impl Pipeline {
     fn with(&self, inner: pipeline::Pipeline) -> Self {
+        Self::of(inner, self.arrays)
+    }
+
+    fn of(inner: pipeline::Pipeline, arrays: Arrays) -> Self {
         Self {
             inner,
-            arrays: self.arrays,
+            arrays,
+            getter: OnceLock::new(),
         }
     }
 
@@ -52,19 +63,15 @@ impl Pipeline {
     /// The numbers below `count`.
     #[staticmethod]
     fn numbers(name: &str, count: u64, arrays: &str) -> PyResult<Self> {
-        Ok(Self {
-            inner: pipeline::Pipeline::source(Numbers::new(name, count)),
-            arrays: Arrays::of(arrays)?,
-        })
+        let inner = pipeline::Pipeline::source(Numbers::new(name, count));
+        Ok(Self::of(inner, Arrays::of(arrays)?))
     }
 
     /// The items of an object with `__iter__`.
     #[staticmethod]
     fn iterable(name: String, object: Py<PyAny>, arrays: &str) -> PyResult<Self> {
-        Ok(Self {
-            inner: pipeline::Pipeline::source(Iterated { name, object }),
-            arrays: Arrays::of(arrays)?,
-        })
+        let inner = pipeline::Pipeline::source(Iterated { name, object });
+        Ok(Self::of(inner, Arrays::of(arrays)?))
     }
 
     /// Shards of a format (`auto` looks at the first), dealt out to lanes by `split`.
@@ -78,10 +85,8 @@ impl Pipeline {
         arrays: &str,
     ) -> PyResult<Self> {
         let source = sources::open(py, patterns, format, options)?;
-        Ok(Self {
-            inner: pipeline::Pipeline::dealt(source, deal(split)?),
-            arrays: Arrays::of(arrays)?,
-        })
+        let inner = pipeline::Pipeline::dealt(source, deal(split)?);
+        Ok(Self::of(inner, Arrays::of(arrays)?))
     }
 
     fn map(&self, name: String, function: Py<PyAny>) -> Self {
@@ -167,6 +172,74 @@ impl Pipeline {
         })))
     }
 
+    /// Batches of elements of a bucket, or as many as a budget allows.
+    #[pyo3(signature = (name, key, rule, *, drop_last=false, padded=false, collate=None))]
+    fn gather(
+        &self,
+        name: String,
+        key: Py<PyAny>,
+        rule: &Bound<'_, PyDict>,
+        drop_last: bool,
+        padded: bool,
+        collate: Option<(String, Py<PyAny>)>,
+    ) -> PyResult<Self> {
+        let collate = collate.map(|(name, function)| Func::new(self.callable(name, function)));
+        let gather = Gather {
+            by: Func::new(KeyOf(self.callable(name, key))),
+            rule: rule_of(rule)?,
+            batch: Batch {
+                size: 1,
+                drop_last,
+                padded,
+                collate,
+            },
+        };
+        Ok(self.with(self.inner.gather(gather).map_err(config)?))
+    }
+
+    /// What comes before is kept in memory, or in files of `folder`.
+    fn cache(&self, limit: u64, folder: Option<std::path::PathBuf>) -> Self {
+        self.with(self.inner.cache(match folder {
+            Some(folder) => Cache::files(folder, limit),
+            None => Cache::memory(limit),
+        }))
+    }
+
+    fn prefetch(&self, count: usize) -> PyResult<Self> {
+        Ok(self.with(self.inner.prefetch(count).map_err(config)?))
+    }
+
+    #[staticmethod]
+    fn ready(inputs: Vec<Py<Self>>, count: usize) -> PyResult<Self> {
+        let (inputs, arrays) = Self::inputs(&inputs)?;
+        let inner = pipeline::Pipeline::ready(inputs, count).map_err(config)?;
+        Ok(Self::of(inner, arrays))
+    }
+
+    /// Branch `at` of the fork of this number. `by` gives the number of the branch that an element is for.
+    #[pyo3(signature = (fork, at, of, buffer, by=None))]
+    fn branch(
+        &self,
+        fork: u64,
+        at: usize,
+        of: usize,
+        buffer: usize,
+        by: Option<(String, Py<PyAny>)>,
+    ) -> PyResult<Self> {
+        let by = by.map(|(name, function)| Func::new(KeyOf(self.callable(name, function))));
+        let mut branches = self.inner.branches(fork, of, by.as_ref(), buffer);
+        if at >= branches.len() {
+            return Err(config(format!("branch {at} of {of}")));
+        }
+        Ok(self.with(branches.swap_remove(at)))
+    }
+
+    /// The step whose order depends on time, if there is one.
+    #[getter]
+    fn timed(&self) -> Option<String> {
+        self.inner.timed()
+    }
+
     fn take(&self, count: u64) -> Self {
         self.with(self.inner.take(count))
     }
@@ -184,21 +257,21 @@ impl Pipeline {
     fn concat(inputs: Vec<Py<Self>>) -> PyResult<Self> {
         let (inputs, arrays) = Self::inputs(&inputs)?;
         let inner = pipeline::Pipeline::concat(inputs);
-        Ok(Self { inner, arrays })
+        Ok(Self::of(inner, arrays))
     }
 
     #[staticmethod]
     fn interleave(inputs: Vec<Py<Self>>, block: usize) -> PyResult<Self> {
         let (inputs, arrays) = Self::inputs(&inputs)?;
         let inner = pipeline::Pipeline::interleave(inputs, block);
-        Ok(Self { inner, arrays })
+        Ok(Self::of(inner, arrays))
     }
 
     #[staticmethod]
     fn zip(inputs: Vec<Py<Self>>) -> PyResult<Self> {
         let (inputs, arrays) = Self::inputs(&inputs)?;
         let inner = pipeline::Pipeline::zip(inputs);
-        Ok(Self { inner, arrays })
+        Ok(Self::of(inner, arrays))
     }
 
     #[staticmethod]
@@ -206,7 +279,7 @@ impl Pipeline {
         let (inputs, arrays) = Self::inputs(&inputs)?;
         let weights = Weights { schedule, replacement };
         let inner = pipeline::Pipeline::mix(inputs, weights).map_err(config)?;
-        Ok(Self { inner, arrays })
+        Ok(Self::of(inner, arrays))
     }
 
     /// Number of elements in an epoch where the definition tells, else `None`. May read indexes.
@@ -232,9 +305,17 @@ impl Pipeline {
 
     /// Element `index` of an indexed pipeline, as epoch `epoch` under `seed` has it.
     fn get(&self, py: Python<'_>, indices: Vec<u64>, seed: u64, epoch: u64) -> PyResult<Vec<Py<PyAny>>> {
-        let opening = Opening::whole(seed, epoch);
         let found = py
-            .detach(|| self.inner.get(&indices, &opening))
+            .detach(|| {
+                let getter = match self.getter.get() {
+                    Some(getter) => getter,
+                    None => {
+                        let made = self.inner.getter()?;
+                        self.getter.get_or_init(|| made)
+                    }
+                };
+                getter.get(&indices, seed, epoch)
+            })
             .map_err(|failure| raise(py, failure))?;
         let object = |value| super::value::to_python(py, value, self.arrays).map(Bound::unbind);
         found.into_iter().map(object).collect()
@@ -271,4 +352,36 @@ fn deal(name: &str) -> PyResult<Deal> {
         "records" => Ok(Deal::Records),
         other => Err(config(format!("split={other:?}: auto, shards or records"))),
     }
+}
+
+/// The rule of a dict: of `boundaries` and `sizes`, or of `budget`, `padded`, `most` and `oversize`.
+fn rule_of(rule: &Bound<'_, PyDict>) -> PyResult<Rule> {
+    let entry = |key: &str| {
+        let found = rule.get_item(key)?;
+        found.ok_or_else(|| config(format!("a rule without {key}")))
+    };
+    if rule.contains("boundaries")? {
+        return Ok(Rule::Buckets {
+            boundaries: entry("boundaries")?.extract()?,
+            sizes: entry("sizes")?.extract()?,
+        });
+    }
+    let oversize: String = entry("oversize")?.extract()?;
+    Ok(Rule::Budget {
+        budget: entry("budget")?.extract()?,
+        padded: entry("padded")?.extract()?,
+        most: entry("most")?.extract()?,
+        oversize: match oversize.as_str() {
+            "error" => Oversize::Refuse,
+            "skip" => Oversize::Skip,
+            "alone" => Oversize::Alone,
+            other => return Err(config(format!("oversize={other:?}: error, skip or alone"))),
+        },
+    })
+}
+
+/// Ends the threads of `prefetch` and `ready`, and waits for them: before an interpreter ends.
+#[pyfunction]
+pub(crate) fn stop_ahead(py: Python<'_>) {
+    py.detach(pipeline::stop_ahead);
 }

@@ -79,11 +79,15 @@ impl Lane {
 
     /// Where the next element is made from, as plain data. Elements that wait behind a failure are not counted as given: refused then.
     fn cursor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        if !guard.waiting.is_empty() {
+        let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let inner = &mut *guard;
+        if !inner.waiting.is_empty() {
             return Err(PyRuntimeError::new_err("a lane has no cursor in the middle of a unit"));
         }
-        state::to_python(py, &guard.lane.cursor())
+        // Without the GIL: a thread that runs ahead may be calling a function, and is waited for.
+        let lane = &mut inner.lane;
+        let cursor = py.detach(move || lane.cursor());
+        state::to_python(py, &cursor)
     }
 
     /// Whether the end was seen.

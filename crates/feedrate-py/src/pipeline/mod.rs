@@ -7,5 +7,5 @@ mod sequence;
 mod sources;
 mod value;
 
-pub(crate) use definition::Pipeline;
+pub(crate) use definition::{Pipeline, stop_ahead};
 pub(crate) use lane::Lane;

@@ -8,6 +8,7 @@
 mod allocator;
 mod collate;
 mod dtype;
+pub(crate) mod encode;
 mod tensor;
 mod transfer;
 mod value;

@@ -4,18 +4,26 @@
 //! data, whose [`cursor`](Lane::cursor) is enough to go on exactly. A cursor holds positions and not data: what sits in a shuffle
 //! window or a packing buffer is read again.
 
+mod cache;
 mod error;
 mod function;
+mod gather;
+mod getter;
 mod pack;
 mod sample;
 mod spec;
 mod stage;
+mod step;
 #[cfg(test)]
 mod tests;
 
+pub use cache::Cache;
 pub use error::Failure;
 pub use function::{Call, Func, Function};
+pub use gather::{Gather, Oversize, Rule};
+pub use getter::Getter;
 pub use pack::{Fit, Long, Packing};
 pub use sample::{Place, Sample};
-pub use spec::{Batch, Deal, Elements, Pipeline, Weights};
-pub use stage::{Lane, Opening};
+pub use spec::{Elements, Pipeline};
+pub use stage::{Lane, Opening, stop_ahead};
+pub use step::{Batch, Deal, Weights};

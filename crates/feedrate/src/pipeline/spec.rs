@@ -1,11 +1,13 @@
 //! The graph as data.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::function::Func;
 use super::stage::{self, Lane, Opening, Stage};
-use super::{Failure, pack::Packing};
+use super::step::{Batch, Branch, Deal, Step, Weights};
+use super::{Cache, Failure, Gather, Getter, Packing};
 use crate::batch::Value;
 use crate::error::Error;
 use crate::source::{Items, Source};
@@ -35,95 +37,6 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Pipeline>,
     /// Steps in this tree.
     size: u64,
-}
-
-/// How a source is dealt out to lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Deal {
-    /// Whole parts where there are at least as many as lanes. Else each lane has one part, of which those that share it read blocks of
-    /// records in turn.
-    #[default]
-    Auto,
-    /// Whole parts: each lane reads its own.
-    Parts,
-    /// Records, in blocks of a lane's unit: every lane reads all parts and passes over what is not its own. Keeps the order in which
-    /// things are stored.
-    Records,
-}
-
-/// Weights of a mix.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
-    /// From which draw on these hold, and the weights; the first entry begins at 0.
-    pub schedule: Vec<(u64, Vec<f64>)>,
-    /// Whether a stream that has run out is begun again (until all have run out once), or left out from then on.
-    pub replacement: bool,
-}
-
-/// How batches are made.
-#[derive(Debug, Clone)]
-pub struct Batch {
-    /// Elements in a batch, at least 1.
-    pub size: usize,
-    /// Whether a last short one is left out.
-    pub drop_last: bool,
-    /// Whether tensors of different shapes are filled up with zeros to the largest of every dimension, the first dimension's lengths
-    /// coming as `<field>_length`.
-    pub padded: bool,
-    /// What makes a batch of a list of elements (its [`map`](super::Function::map)); `None`: [`collate`](fn@crate::batch::collate).
-    pub collate: Option<Func>,
-}
-
-impl Batch {
-    /// Of so many elements; the last one may be short.
-    pub fn of(size: usize) -> Self {
-        Self {
-            size: size.max(1),
-            drop_last: false,
-            padded: false,
-            collate: None,
-        }
-    }
-
-    /// Whether rows may come as columns.
-    pub(super) fn plain(&self) -> bool {
-        !self.padded && self.collate.is_none()
-    }
-}
-
-/// What happens to elements.
-#[derive(Clone)]
-pub(super) enum Step {
-    Source {
-        source: Arc<dyn Source>,
-        deal: Deal,
-    },
-    /// Parts of the source in another order each epoch.
-    ShuffleParts,
-    /// Records of an indexed source in another order each epoch.
-    ShuffleAll,
-    Map(Func),
-    Keep(Func),
-    Expand(Func),
-    /// These fields, by these names.
-    Select(Vec<(String, String)>),
-    Without(Vec<String>),
-    Shuffle(usize),
-    Batch(Batch),
-    Unbatch,
-    SortWithin {
-        window: usize,
-        by: Func,
-    },
-    Pack(Packing),
-    Take(u64),
-    Skip(u64),
-    Repeat(Option<u64>),
-    Concat,
-    /// Elements of each in turn, so many at a time.
-    Interleave(usize),
-    Mix(Weights),
-    Zip,
 }
 
 impl Pipeline {
@@ -319,11 +232,73 @@ impl Pipeline {
         self.then(Step::Repeat(times))
     }
 
+    /// What the steps before make is kept, and given again in later epochs. It is the same in every epoch then: functions before it
+    /// draw the random numbers of epoch 0, orders go on changing.
+    #[must_use]
+    pub fn cache(&self, cache: Cache) -> Self {
+        self.then(Step::Cache(Arc::new(cache)))
+    }
+
+    /// Up to `count` elements are made ahead by a thread of each lane's own. Refused behind a [`fork`](Pipeline::fork), whose branches
+    /// go on together.
+    pub fn prefetch(&self, count: usize) -> Result<Self, Error> {
+        self.alone("prefetch()")?;
+        Ok(self.then(Step::Prefetch(count.max(1))))
+    }
+
+    /// Elements of all, whichever has one first: up to `count` of each are made ahead by a thread. Each comes once, and a cursor
+    /// is exact, but another run has another order, so loaders with workers refuse it. Refused behind a fork.
+    pub fn ready(inputs: impl IntoIterator<Item = Pipeline>, count: usize) -> Result<Self, Error> {
+        let inputs: Vec<_> = inputs.into_iter().collect();
+        inputs.iter().try_for_each(|input| input.alone("ready()"))?;
+        Ok(Self::of(Step::Ready(count.max(1)), inputs))
+    }
+
+    fn alone(&self, step: &str) -> Result<(), Error> {
+        match self.0.step {
+            Step::Branch(_) => Err(Error::config(format!(
+                "{step} behind {}: a branch goes on together with the others, and not in a thread of its own; put it before the fork",
+                self.0.label()
+            ))),
+            _ => self.0.inputs.iter().try_for_each(|input| input.alone(step)),
+        }
+    }
+
+    /// Batches whose size depends on their elements: buckets by length, or as many as a budget allows.
+    pub fn gather(&self, gather: Gather) -> Result<Self, Error> {
+        gather.rule.check()?;
+        Ok(self.then(Step::Gather(gather)))
+    }
+
+    /// The same stream for `count` readers, read once where they are joined again: `zip` of them, say. Of what a reader lags behind,
+    /// `buffer` elements are held, and of more only the places, from which they are made again. Readers that are not joined
+    /// read it each for itself.
+    pub fn fork(&self, count: usize, buffer: usize) -> Vec<Self> {
+        self.branches(fork_number(), count, None, buffer)
+    }
+
+    /// `count` streams, of which the number that `by` maps an element to (from 0) gets it. Read once where they are joined again, as
+    /// with [`fork`](Pipeline::fork).
+    pub fn route(&self, count: usize, by: Func, buffer: usize) -> Vec<Self> {
+        self.branches(fork_number(), count, Some(&by), buffer)
+    }
+
+    /// [`fork`](Pipeline::fork) or [`route`](Pipeline::route) with a number for the fork, by which branches that are made one by one
+    /// know one another.
+    pub fn branches(&self, fork: u64, count: usize, by: Option<&Func>, buffer: usize) -> Vec<Self> {
+        let branch = |at| Branch {
+            fork,
+            at,
+            of: count,
+            by: by.cloned(),
+            buffer,
+        };
+        (0..count).map(|at| self.then(Step::Branch(branch(at)))).collect()
+    }
+
     /// The steps of [`Display`](fmt::Display), hashed (FNV-1a): equal definitions over equally named data have equal ones.
     pub fn fingerprint(&self) -> u64 {
-        self.to_string().bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        fnv(self.to_string().bytes())
     }
 
     /// How many elements an epoch has, where the definition tells: with known numbers of records and one element for each. Lists the
@@ -353,7 +328,11 @@ impl Pipeline {
             | Step::Select(_)
             | Step::Without(_)
             | Step::Shuffle(_)
+            | Step::Cache(_)
+            | Step::Prefetch(_)
             | Step::SortWithin { .. } => inner(0)?,
+            Step::Branch(branch) if branch.by.is_none() => inner(0)?,
+            Step::Branch(_) | Step::Gather(_) => None,
             Step::Keep(_) | Step::Expand(_) | Step::Unbatch | Step::Pack(_) | Step::Mix(_) | Step::Repeat(None) => None,
             Step::Batch(rule) => inner(0)?.map(|len| {
                 let size = rule.size as u64;
@@ -362,7 +341,7 @@ impl Pipeline {
             Step::Take(count) => inner(0)?.map(|len| len.min(*count)),
             Step::Skip(count) => inner(0)?.map(|len| len.saturating_sub(*count)),
             Step::Repeat(Some(times)) => inner(0)?.and_then(|len| len.checked_mul(*times)),
-            Step::Concat | Step::Interleave(_) => all()?.map(|lens| lens.iter().sum()),
+            Step::Concat | Step::Interleave(_) | Step::Ready(_) => all()?.map(|lens| lens.iter().sum()),
             Step::Zip => all()?.and_then(|lens| lens.into_iter().min()),
         })
     }
@@ -375,52 +354,9 @@ impl Pipeline {
         }
     }
 
-    /// Elements of an [`indexed`](Pipeline::indexed) pipeline by their numbers, in this order; those of an epoch of `opening`.
-    pub fn get(&self, indices: &[u64], opening: &Opening) -> Result<Vec<Value>, Failure> {
-        let mut base = self;
-        while !matches!(base.0.step, Step::Source { .. }) {
-            base = match base.0.inputs.first() {
-                Some(input) if self.indexed() => input,
-                _ => {
-                    return Err(Failure::fatal(
-                        self.0.label(),
-                        "it has no index: only all of it can be read in order",
-                    ));
-                }
-            };
-        }
-        let Step::Source { source, .. } = &base.0.step else {
-            return Err(Failure::fatal(self.0.label(), "it has no source"));
-        };
-        let counts = source
-            .index()
-            .map_err(|error| Failure::reading(base.0.label(), error))?;
-        let mut ends = Vec::with_capacity(counts.len());
-        let mut total = 0_u64;
-        for count in counts.iter() {
-            total += count;
-            ends.push(total);
-        }
-        let mut places = Vec::with_capacity(indices.len());
-        for index in indices {
-            let part = ends.partition_point(|end| end <= index);
-            if part == ends.len() {
-                return Err(Failure::fatal(
-                    self.0.label(),
-                    format!("index {index} of {total} elements"),
-                ));
-            }
-            let before = if part == 0 { 0 } else { ends[part - 1] };
-            places.push(super::Place::Record {
-                part: u32::try_from(part).unwrap_or(u32::MAX),
-                mark: crate::source::Mark {
-                    number: index - before,
-                    offset: 0,
-                },
-            });
-        }
-        let samples = self.open(opening, None)?.again(&places)?;
-        Ok(samples.into_iter().map(|sample| sample.value).collect())
+    /// Elements of an [`indexed`](Pipeline::indexed) pipeline by their numbers, for many calls.
+    pub fn getter(&self) -> Result<Getter, Failure> {
+        Getter::new(self)
     }
 
     /// Whether lanes run it whole and give only their share, since a step counts all elements in one row; the step's name.
@@ -429,6 +365,14 @@ impl Pipeline {
             return Some(self.0.label());
         }
         self.0.inputs.iter().find_map(Pipeline::serial)
+    }
+
+    /// The step whose order depends on time, if there is one.
+    pub fn timed(&self) -> Option<String> {
+        match self.0.step {
+            Step::Ready(_) => Some(self.0.label()),
+            _ => self.0.inputs.iter().find_map(Pipeline::timed),
+        }
     }
 
     /// All elements of epoch 0 under seed 0, one after the other.
@@ -440,12 +384,12 @@ impl Pipeline {
     /// All elements of an epoch, one after the other.
     pub fn epoch(&self, seed: u64, epoch: u64) -> Result<Elements, Failure> {
         let lane = self.lane(&Opening::whole(seed, epoch), None)?;
-        Ok(Elements { lane: Some(lane) })
+        Ok(Elements::of(lane))
     }
 
     /// One lane of an epoch, from its start or from a [`cursor`](Lane::cursor).
     pub fn lane(&self, opening: &Opening, cursor: Option<&State>) -> Result<Lane, Failure> {
-        let stage = self.open(opening, cursor)?;
+        let stage = self.open(&opening.anew(), cursor)?;
         Ok(Lane::new(stage))
     }
 
@@ -465,6 +409,19 @@ impl Pipeline {
     }
 }
 
+/// A number that no other fork of this process has.
+fn fork_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The FNV-1a hash (Fowler, Noll, Vo).
+pub(super) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 impl Node {
     /// The step's name for messages.
     pub(super) fn label(&self) -> String {
@@ -473,99 +430,6 @@ impl Node {
 
     pub(super) fn size(&self) -> u64 {
         self.size
-    }
-}
-
-impl Step {
-    /// Whether it gives one element for each, by itself.
-    fn one_for_each(&self) -> bool {
-        matches!(self, Self::Map(_) | Self::Select(_) | Self::Without(_))
-    }
-
-    /// Whether it looks at one element at a time.
-    fn single(&self) -> bool {
-        self.one_for_each() || matches!(self, Self::Keep(_) | Self::Expand(_))
-    }
-
-    /// Whether it must see all elements in one row.
-    pub(super) fn counts(&self) -> bool {
-        matches!(self, Self::Take(_) | Self::Skip(_) | Self::Zip)
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Source { source, deal } => {
-                write!(f, "{}({}", source.format(), source.describe())?;
-                if *deal != Deal::Auto {
-                    write!(f, ", deal={deal:?}")?;
-                }
-                f.write_char(')')
-            }
-            Self::ShuffleParts => f.write_str("shuffle_parts()"),
-            Self::ShuffleAll => f.write_str("shuffle_all()"),
-            Self::Map(function) => write!(f, "map({function:?})"),
-            Self::Keep(function) => write!(f, "filter({function:?})"),
-            Self::Expand(function) => write!(f, "flat_map({function:?})"),
-            Self::Select(fields) => write!(f, "select({fields:?})"),
-            Self::Without(fields) => write!(f, "without({fields:?})"),
-            Self::Shuffle(window) => write!(f, "shuffle({window})"),
-            Self::Batch(rule) => {
-                let name = if rule.padded { "padded_batch" } else { "batch" };
-                write!(f, "{name}({}, drop_last={}", rule.size, rule.drop_last)?;
-                if let Some(collate) = &rule.collate {
-                    write!(f, ", {collate:?}")?;
-                }
-                f.write_char(')')
-            }
-            Self::Unbatch => f.write_str("unbatch()"),
-            Self::SortWithin { window, by } => write!(f, "sort_within({window}, {by:?})"),
-            Self::Pack(packing) => write!(f, "{packing}"),
-            Self::Take(count) => write!(f, "take({count})"),
-            Self::Skip(count) => write!(f, "skip({count})"),
-            Self::Repeat(None) => f.write_str("repeat()"),
-            Self::Repeat(Some(times)) => write!(f, "repeat({times})"),
-            Self::Concat => f.write_str("concat()"),
-            Self::Interleave(block) => write!(f, "interleave({block})"),
-            Self::Mix(weights) => write!(f, "mix({:?}, replacement={})", weights.schedule, weights.replacement),
-            Self::Zip => f.write_str("zip()"),
-        }
-    }
-}
-
-impl Weights {
-    /// Fixed weights; streams that run out are left out from then on.
-    pub fn fixed(weights: impl Into<Vec<f64>>) -> Self {
-        Self {
-            schedule: vec![(0, weights.into())],
-            replacement: false,
-        }
-    }
-
-    fn check(&self, streams: usize) -> Result<(), Error> {
-        if self.schedule.first().is_none_or(|(from, _)| *from != 0) {
-            return Err(Error::config("the schedule of a mix begins at draw 0"));
-        }
-        if !self.schedule.is_sorted_by(|a, b| a.0 < b.0) {
-            return Err(Error::config(
-                "the schedule of a mix has its entries in ascending order of draws",
-            ));
-        }
-        for (from, weights) in &self.schedule {
-            if weights.len() != streams {
-                return Err(Error::config(format!(
-                    "a mix of {streams} streams has {} weights from draw {from} on: give one for each",
-                    weights.len()
-                )));
-            }
-            if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || weights.iter().sum::<f64>() <= 0.0 {
-                return Err(Error::config(format!(
-                    "weights {weights:?} of a mix: they must be finite, not negative, and not all 0"
-                )));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -585,6 +449,12 @@ impl fmt::Debug for Pipeline {
 #[derive(Debug)]
 pub struct Elements {
     lane: Option<Lane>,
+}
+
+impl Elements {
+    pub(super) fn of(lane: Lane) -> Self {
+        Self { lane: Some(lane) }
+    }
 }
 
 impl Iterator for Elements {

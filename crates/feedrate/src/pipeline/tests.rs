@@ -1,5 +1,8 @@
 //! Every cut of every kind of pipeline, alone and in lanes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -155,6 +158,12 @@ enum Kind {
     Mix(bool),
     Zip,
     Pack(usize),
+    Cache,
+    Prefetch(usize),
+    Bucket,
+    Budget(bool),
+    Fork,
+    Route,
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
@@ -174,7 +183,19 @@ fn kind() -> impl Strategy<Value = Kind> {
         any::<bool>().prop_map(Kind::Mix),
         Just(Kind::Zip),
         (3_usize..9).prop_map(Kind::Pack),
+        Just(Kind::Cache),
+        (1_usize..4).prop_map(Kind::Prefetch),
+        Just(Kind::Bucket),
+        any::<bool>().prop_map(Kind::Budget),
+        Just(Kind::Fork),
+        Just(Kind::Route),
     ]
+}
+
+/// The sum of a batch.
+fn summed(value: Value, _: &Call) -> Result<Value, crate::BoxError> {
+    let x = value.get("x").and_then(Value::as_tensor).unwrap().to_vec::<i64>()?;
+    Ok(Value::map([("x", x.iter().sum::<i64>().into())]))
 }
 
 /// The step behind a pipeline whose elements are maps with an `x`; what comes out is of the same form.
@@ -196,15 +217,7 @@ fn step(pipeline: &Pipeline, kind: &Kind) -> Pipeline {
                 .collect())
         }),
         Kind::Shuffle(window) => pipeline.shuffle(*window),
-        Kind::Batch(size) => pipeline.batch(*size).map("first", |value, _| {
-            let x = value
-                .get("x")
-                .and_then(Value::as_tensor)
-                .unwrap()
-                .to_vec::<i64>()
-                .unwrap();
-            Ok(Value::map([("x", x.iter().sum::<i64>().into())]))
-        }),
+        Kind::Batch(size) => pipeline.batch(*size).map("sum", summed),
         Kind::Rebatch(size) => pipeline.batch(*size).unbatch().map("scalar", |value, _| {
             let x = value
                 .get("x")
@@ -231,6 +244,42 @@ fn step(pipeline: &Pipeline, kind: &Kind) -> Pipeline {
         }
         Kind::Zip => Pipeline::zip([pipeline.clone(), numbers(&[9, 9], true)])
             .map("first of two", move |value, _| Ok(only_x(value, 0))),
+        Kind::Cache => pipeline.cache(Cache::memory(1 << 20)),
+        // A branch goes on with the others; behind one there is nothing to run ahead.
+        Kind::Prefetch(count) => pipeline.prefetch(*count).unwrap_or_else(|_| pipeline.clone()),
+        Kind::Bucket => pipeline
+            .gather(Gather {
+                by: Func::map("x mod 7", |value, _| Ok((x_of(&value).rem_euclid(7)).into())),
+                rule: Rule::Buckets {
+                    boundaries: vec![2.0, 5.0],
+                    sizes: vec![2, 3, 1],
+                },
+                batch: Batch::of(1),
+            })
+            .unwrap()
+            .map("sum", summed),
+        Kind::Budget(padded) => pipeline
+            .gather(Gather {
+                by: Func::map("x mod 7", |value, _| Ok((x_of(&value).rem_euclid(7)).into())),
+                rule: Rule::Budget {
+                    budget: 9.0,
+                    padded: *padded,
+                    most: Some(4),
+                    oversize: Oversize::Refuse,
+                },
+                batch: Batch::of(1),
+            })
+            .unwrap()
+            .map("sum", summed),
+        Kind::Fork => {
+            let branches = pipeline.fork(2, 2);
+            let late = branches[1].keep("third", |value, _| Ok(x_of(value) % 3 == 0));
+            Pipeline::interleave([branches[0].clone(), late], 2)
+        }
+        Kind::Route => {
+            let by = Func::map("parity", |value, _| Ok((x_of(&value).rem_euclid(2)).into()));
+            Pipeline::concat(pipeline.route(2, by, 3))
+        }
         Kind::Pack(length) => pipeline
             .map("tokens", |value, _| {
                 let x = x_of(&value);
@@ -409,4 +458,230 @@ fn packing_leaves_little_padding_and_loses_nothing() {
         tokens += ids.iter().filter(|id| **id > 0).count();
     }
     assert_eq!(tokens, lengths.iter().sum::<usize>());
+}
+
+#[test]
+fn branches_are_read_once_and_all_of_them() {
+    let read = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&read);
+    let counted = numbers(&[50, 50], true).map("counted", move |value, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(value)
+    });
+    let branches = counted.fork(3, 100);
+    let zipped = Pipeline::zip(branches.clone());
+    assert_eq!(zipped.iter().unwrap().count(), 100);
+    assert_eq!(read.swap(0, Ordering::Relaxed), 100);
+    // One that lags far behind is made again, and none is lost.
+    let one_by_one = Pipeline::concat(counted.fork(2, 10));
+    assert_eq!(one_by_one.iter().unwrap().count(), 200);
+    assert_eq!(read.swap(0, Ordering::Relaxed), 190);
+    // Each alone reads for itself.
+    assert_eq!(branches[1].iter().unwrap().count(), 100);
+    assert_eq!(read.swap(0, Ordering::Relaxed), 100);
+    let by = Func::map("tens", |value, _| Ok((x_of(&value) / 10).into()));
+    let routed = counted.route(5, by, 100);
+    let mut found = Pipeline::concat(routed).iter().unwrap();
+    let first: Vec<_> = found.by_ref().take(10).map(|value| x_of(&value.unwrap())).collect();
+    assert_eq!(first, (0..10).collect::<Vec<_>>());
+    // Those from 50 on are for no branch.
+    assert_eq!(found.filter(Result::is_err).count(), 50);
+}
+
+#[test]
+fn a_cache_makes_each_element_once_and_the_same_in_all_epochs() {
+    let folder = std::env::temp_dir().join(format!("feedrate-cache-{}", std::process::id()));
+    let made = Arc::new(AtomicU64::new(0));
+    let run = |cache: Cache| {
+        let count = Arc::clone(&made);
+        let pipeline = numbers(&[30, 30], true)
+            .map("noisy", move |value, call| {
+                count.fetch_add(1, Ordering::Relaxed);
+                let noise = i64::try_from(call.rng().below(1000)).unwrap();
+                Ok(Value::map([("x", (x_of(&value) * 1000 + noise).into())]))
+            })
+            .cache(cache)
+            .shuffle_all()
+            .unwrap();
+        let mut epochs = Vec::new();
+        for epoch in 0..3 {
+            let found = pipeline.epoch(1, epoch).unwrap();
+            epochs.push(found.map(|value| x_of(&value.unwrap())).collect::<Vec<_>>());
+        }
+        // Another seed has other numbers.
+        let other = pipeline.epoch(2, 0).unwrap();
+        epochs.push(other.map(|value| x_of(&value.unwrap())).collect());
+        (epochs, made.swap(0, Ordering::Relaxed))
+    };
+    let (none, calls) = run(Cache::memory(0));
+    assert_eq!(calls, 240);
+    let (all, calls) = run(Cache::memory(1 << 20));
+    assert_eq!((&all, calls), (&none, 120));
+    let (half, calls) = run(Cache::memory(30 * 128));
+    assert_eq!((&half, calls), (&none, 60 + 30 + 30 + 60));
+    let (stored, calls) = run(Cache::files(&folder, 1 << 20));
+    assert_eq!((&stored, calls), (&none, 120));
+    // Another run finds them, damaged ones are made again.
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        bytes.truncate(last + 1);
+        bytes.extend([7; 20]);
+        std::fs::write(&path, bytes).unwrap();
+        damaged += 1;
+    }
+    let (again, calls) = run(Cache::files(&folder, 1 << 20));
+    assert_eq!(again, none);
+    assert!(damaged >= 1 && calls >= damaged && calls < 30, "{calls} for {damaged}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let (mut first, mut second) = (none[0].clone(), none[1].clone());
+    assert_ne!(first, second);
+    first.sort_unstable();
+    second.sort_unstable();
+    assert_eq!(first, second);
+}
+
+#[test]
+fn whoever_is_ready_comes_first_and_nothing_is_lost() {
+    let slow = numbers(&[20], true).map("slow", |value, _| {
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        Ok(value)
+    });
+    let fast = numbers(&[200], true).map("fast", |value, _| Ok(Value::map([("x", (1000 + x_of(&value)).into())])));
+    let joined = Pipeline::ready([slow, fast], 4).unwrap();
+    assert_eq!(joined.timed().as_deref(), Some("ready(4)"));
+    let opening = Opening::whole(0, 0);
+    let mut lane = joined.lane(&opening, None).unwrap();
+    let mut found = Vec::new();
+    for _ in 0..50 {
+        found.push(x_of(&lane.next().unwrap().unwrap().value));
+    }
+    assert!(found.iter().filter(|x| **x >= 1000).count() > 30, "{found:?}");
+    // Taken up elsewhere: each comes once.
+    let cursor: State = lane.cursor().to_string().parse().unwrap();
+    drop(lane);
+    let mut lane = joined.lane(&opening, Some(&cursor)).unwrap();
+    while let Some(sample) = lane.next().unwrap() {
+        found.push(x_of(&sample.value));
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..20).chain(1000..1200).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_failure_ahead_is_told_in_its_place_also_after_a_cut() {
+    let pipeline = numbers(&[12], true)
+        .map("bad at 5", |value, _| {
+            if x_of(&value) == 5 {
+                Err("no good".into())
+            } else {
+                Ok(value)
+            }
+        })
+        .prefetch(4)
+        .unwrap();
+    let opening = Opening::whole(0, 0);
+    for cut in 0..12 {
+        let mut lane = pipeline.lane(&opening, None).unwrap();
+        let mut told = Vec::new();
+        let mut tell = |found: Result<Option<Sample>, Failure>| {
+            match found {
+                Ok(Some(sample)) => told.push(x_of(&sample.value).to_string()),
+                Ok(None) => return false,
+                Err(failure) => {
+                    assert!(failure.may_continue);
+                    told.push(failure.to_string());
+                }
+            }
+            true
+        };
+        for _ in 0..cut {
+            tell(lane.next());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let cursor: State = lane.cursor().to_string().parse().unwrap();
+        drop(lane);
+        let mut lane = pipeline.lane(&opening, Some(&cursor)).unwrap();
+        while tell(lane.next()) {}
+        let mut wanted: Vec<_> = (0..12).map(|x: i64| x.to_string()).collect();
+        wanted[5] = "map(bad at 5), numbers, record 5: no good".to_owned();
+        assert_eq!(told, wanted, "cut {cut}");
+    }
+}
+
+#[test]
+fn a_panic_ahead_is_an_error_and_dropping_ends_the_thread() {
+    let pipeline = numbers(&[9], true)
+        .map("panics", |value, _| {
+            assert!(x_of(&value) != 3, "at three");
+            Ok(value)
+        })
+        .prefetch(2)
+        .unwrap();
+    let found: Vec<_> = pipeline.iter().unwrap().collect();
+    assert_eq!(found.len(), 4);
+    let message = found[3].as_ref().unwrap_err().to_string();
+    assert!(message.contains("panicked: at three"), "{message}");
+    let endless = numbers(&[9], true).repeat(None).prefetch(2).unwrap();
+    let mut lane = endless.lane(&Opening::whole(0, 0), None).unwrap();
+    lane.next().unwrap();
+    stop_ahead();
+    while lane.next().unwrap().is_some() {}
+    assert!(pipeline.fork(2, 1)[0].prefetch(1).is_err());
+}
+
+#[test]
+fn buckets_and_budgets_hold_what_they_say() {
+    let by = || Func::map("x", |value, _| Ok(x_of(&value).into()));
+    let bucketed = numbers(&[10], true)
+        .gather(Gather {
+            by: by(),
+            rule: Rule::Buckets {
+                boundaries: vec![3.0, 8.0],
+                sizes: vec![2, 4, 2],
+            },
+            batch: Batch::of(1),
+        })
+        .unwrap();
+    let batches = |pipeline: &Pipeline| -> Vec<Vec<i64>> {
+        let field = |value: Value| value.get("x").and_then(Value::as_tensor).unwrap().to_vec().unwrap();
+        pipeline.iter().unwrap().filter_map(Result::ok).map(field).collect()
+    };
+    assert_eq!(
+        batches(&bucketed),
+        [vec![0, 1], vec![3, 4, 5, 6], vec![8, 9], vec![2], vec![7]]
+    );
+    let budget = |padded, oversize, drop_last| {
+        let gather = Gather {
+            by: by(),
+            rule: Rule::Budget {
+                budget: 8.0,
+                padded,
+                most: Some(3),
+                oversize,
+            },
+            batch: Batch {
+                drop_last,
+                ..Batch::of(1)
+            },
+        };
+        batches(&numbers(&[10], true).gather(gather).unwrap())
+    };
+    let sums = budget(false, Oversize::Refuse, false);
+    assert_eq!(sums, [vec![0, 1, 2], vec![3, 4], vec![5], vec![6], vec![7], vec![8]]);
+    let padded = budget(true, Oversize::Alone, true);
+    assert_eq!(padded, [vec![0, 1, 2], vec![3, 4], vec![5], vec![6], vec![7], vec![8]]);
+    assert_eq!(budget(true, Oversize::Skip, false).len(), 6);
+    let refused = numbers(&[3], true).gather(Gather {
+        by: by(),
+        rule: Rule::Buckets {
+            boundaries: vec![3.0],
+            sizes: vec![2],
+        },
+        batch: Batch::of(1),
+    });
+    assert!(refused.unwrap_err().to_string().contains("1 boundaries make 2 buckets"));
 }

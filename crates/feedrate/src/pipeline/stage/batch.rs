@@ -1,19 +1,18 @@
 //! Elements to batches and back.
 
+use super::maker::Maker;
 use super::{Columns, Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
-use crate::batch::{Heap, Tensor, Value, collate};
+use crate::batch::{Heap, Tensor, Value};
 use crate::error::BoxError;
-use crate::pipeline::function::Call;
 use crate::pipeline::sample::to_text;
-use crate::pipeline::spec::Batch;
+use crate::pipeline::step::Batch;
 use crate::state::State;
 
 /// `batch` and `padded_batch`.
 pub(super) struct Batched {
     input: Box<dyn Stage>,
-    label: String,
+    maker: Maker,
     rule: Batch,
-    call: Call,
     /// Elements of the batch at hand that were there when a later one failed.
     pending: Vec<Sample>,
     /// The same as columns.
@@ -40,45 +39,12 @@ impl Batched {
         }
         Ok(Self {
             input,
-            label: site.label(),
-            call: Call {
-                seed: opening.seed,
-                epoch: opening.pass(),
-                step: opening.step,
-                place: 0,
-            },
+            maker: Maker::new(site, rule),
             columnar: (!rule.plain() || !pending.is_empty()).then_some(false),
             rule: rule.clone(),
             pending,
             pieces,
         })
-    }
-
-    fn make(&self, samples: Vec<Sample>) -> Result<Sample, Failure> {
-        let mut values = Vec::with_capacity(samples.len());
-        let mut places = Vec::with_capacity(samples.len());
-        for sample in samples {
-            values.push(sample.value);
-            places.push(sample.place);
-        }
-        let place = Place::Group(places);
-        let failed = |error: BoxError| Failure::element(&self.label, error);
-        let value = if let Some(function) = &self.rule.collate {
-            let call = Call {
-                place: place.key(),
-                ..self.call
-            };
-            function.map(Value::List(values), &call).map_err(failed)?
-        } else {
-            let values: Result<Vec<_>, _> = values.into_iter().map(Value::native).collect();
-            let values = values.map_err(failed)?;
-            if self.rule.padded {
-                pad(values).map_err(failed)?
-            } else {
-                collate(&values, &Heap).map_err(|error| failed(error.into()))?
-            }
-        };
-        Ok(Sample { value, place })
     }
 
     /// A batch of rows, `None` at the end, or that there are no columns.
@@ -105,7 +71,7 @@ impl Batched {
         let (mut columns, places): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
         let fields = match columns.len() {
             1 => columns.remove(0).fields,
-            _ => join(columns).map_err(|error| Failure::element(&self.label, error))?,
+            _ => join(columns).map_err(|error| Failure::element(self.maker.label(), error))?,
         };
         Ok(Sample {
             value: Value::Map(fields),
@@ -136,7 +102,7 @@ impl Stage for Batched {
             return Ok(None);
         }
         let first = pending[0].place.clone();
-        match self.make(pending) {
+        match self.maker.make(pending) {
             Ok(batch) => Ok(Some(batch)),
             Err(failure) => Err(blamed(failure, &mut *self.input, &first)),
         }
@@ -162,7 +128,7 @@ impl Stage for Batched {
         let mut found = Vec::with_capacity(places.len());
         for place in places {
             let Place::Group(inner) = place else {
-                return Err(foreign(&self.label, place));
+                return Err(foreign(self.maker.label(), place));
             };
             if matches!(inner.first(), Some(Place::Child(..))) && self.rule.plain() {
                 let mut pieces = Vec::with_capacity(inner.len());
@@ -178,7 +144,7 @@ impl Stage for Batched {
                 }
             }
             let samples = self.input.again(inner)?;
-            found.push(self.make(samples)?);
+            found.push(self.maker.make(samples)?);
         }
         Ok(found)
     }
@@ -239,94 +205,6 @@ fn below(values: Vec<Value>) -> Result<Value, BoxError> {
         Ok::<_, BoxError>(())
     })?;
     Ok(Value::Tensor(joined))
-}
-
-/// Collates maps whose tensors differ in shape: each is filled up with zeros to the largest of every dimension, and the lengths of
-/// the first one come as `<field>_length`.
-fn pad(samples: Vec<Value>) -> Result<Value, BoxError> {
-    let mut rows = Vec::with_capacity(samples.len());
-    for sample in samples {
-        match sample {
-            Value::Map(pairs) => rows.push(pairs),
-            Value::Tensor(tensor) => rows.push(vec![("data".to_owned(), Value::Tensor(tensor))]),
-            other => return Err(format!("padding needs maps of tensors, and an element is {}", other.kind()).into()),
-        }
-    }
-    let names: Vec<String> = rows
-        .first()
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name.clone())
-        .collect();
-    let mut out = Vec::with_capacity(names.len());
-    for name in names {
-        let mut column = Vec::with_capacity(rows.len());
-        for (at, row) in rows.iter().enumerate() {
-            let found = row.iter().find(|(have, _)| *have == name);
-            let (_, value) = found.ok_or_else(|| format!("element {at} of the batch has no field `{name}`"))?;
-            column.push(value.clone());
-        }
-        let tensors: Option<Vec<&Tensor>> = column.iter().map(Value::as_tensor).collect();
-        match tensors {
-            Some(tensors) if tensors[0].shape().is_empty() => out.push((name, collate(&column, &Heap)?)),
-            Some(tensors) => {
-                let lengths: Vec<i64> = tensors
-                    .iter()
-                    .map(|tensor| i64::try_from(tensor.shape().first().copied().unwrap_or(0)).unwrap_or(i64::MAX))
-                    .collect();
-                let count = lengths.len();
-                out.push((name.clone(), Value::Tensor(pad_tensors(&name, &tensors)?)));
-                out.push((format!("{name}_length"), Tensor::from_vec(lengths, &[count])?.into()));
-            }
-            None => out.push((name, collate(&column, &Heap)?)),
-        }
-    }
-    Ok(Value::Map(out))
-}
-
-fn pad_tensors(name: &str, tensors: &[&Tensor]) -> Result<Tensor, BoxError> {
-    let first = tensors[0];
-    let mut largest = first.shape().to_vec();
-    for tensor in tensors {
-        if tensor.dtype() != first.dtype() || tensor.shape().len() != largest.len() {
-            return Err(format!("field `{name}`: {tensor:?} cannot be padded to {first:?}").into());
-        }
-        for (most, have) in largest.iter_mut().zip(tensor.shape()) {
-            *most = (*most).max(*have);
-        }
-    }
-    let mut shape = vec![tensors.len()];
-    shape.extend(&largest);
-    let item = first.dtype().size();
-    let one: usize = largest.iter().product::<usize>() * item;
-    Tensor::build(&Heap, first.dtype(), &shape, |out| {
-        out.fill(0);
-        if one == 0 {
-            return Ok(());
-        }
-        for (place, tensor) in out.chunks_exact_mut(one).zip(tensors) {
-            let mut packed = vec![0; tensor.bytes()];
-            tensor.copy_to(&mut packed);
-            spread(&packed, tensor.shape(), place, &largest, item);
-        }
-        Ok::<_, BoxError>(())
-    })
-}
-
-/// Copies rows of a smaller grid into a larger one.
-fn spread(from: &[u8], have: &[usize], to: &mut [u8], largest: &[usize], item: usize) {
-    if have.len() <= 1 {
-        to[..from.len()].copy_from_slice(from);
-        return;
-    }
-    let small: usize = have[1..].iter().product::<usize>() * item;
-    let large: usize = largest[1..].iter().product::<usize>() * item;
-    if small == 0 {
-        return;
-    }
-    for (from, to) in from.chunks_exact(small).zip(to.chunks_exact_mut(large)) {
-        spread(from, &have[1..], to, &largest[1..], item);
-    }
 }
 
 /// `unbatch`.

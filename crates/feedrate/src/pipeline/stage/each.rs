@@ -18,16 +18,10 @@ struct Caller {
 
 impl Caller {
     fn new(site: &Site, function: &Func) -> Self {
-        let opening = site.opening;
         Self {
             label: site.label(),
             function: function.clone(),
-            call: Call {
-                seed: opening.seed,
-                epoch: opening.pass(),
-                step: opening.step,
-                place: 0,
-            },
+            call: site.opening.call(),
         }
     }
 
@@ -76,6 +70,23 @@ impl Stage for Mapped {
         let place = sample.place.clone();
         match self.make(sample) {
             Ok(sample) => Ok(Some(sample)),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
+        }
+    }
+
+    fn next_known(
+        &mut self,
+        known: &mut dyn FnMut(&Place) -> Option<Value>,
+    ) -> Result<Option<(Sample, bool)>, Failure> {
+        let Some((sample, found)) = self.input.next_known(known)? else {
+            return Ok(None);
+        };
+        if found {
+            return Ok(Some((sample, true)));
+        }
+        let place = sample.place.clone();
+        match self.make(sample) {
+            Ok(sample) => Ok(Some((sample, false))),
             Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
         }
     }
@@ -129,6 +140,25 @@ impl Stage for Kept {
             };
             if stays {
                 return Ok(Some(sample));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_known(
+        &mut self,
+        known: &mut dyn FnMut(&Place) -> Option<Value>,
+    ) -> Result<Option<(Sample, bool)>, Failure> {
+        while let Some((sample, found)) = self.input.next_known(known)? {
+            // What is known stayed before.
+            if found {
+                return Ok(Some((sample, true)));
+            }
+            let place = sample.place.clone();
+            match self.look(sample) {
+                Ok((sample, true)) => return Ok(Some((sample, false))),
+                Ok((_, false)) => {}
+                Err(failure) => return Err(blamed(failure, &mut *self.input, &place)),
             }
         }
         Ok(None)
@@ -361,6 +391,23 @@ impl Stage for Selected {
         }
     }
 
+    fn next_known(
+        &mut self,
+        known: &mut dyn FnMut(&Place) -> Option<Value>,
+    ) -> Result<Option<(Sample, bool)>, Failure> {
+        let Some((sample, found)) = self.input.next_known(known)? else {
+            return Ok(None);
+        };
+        if found {
+            return Ok(Some((sample, true)));
+        }
+        let place = sample.place.clone();
+        match self.make(sample) {
+            Ok(sample) => Ok(Some((sample, false))),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
+        }
+    }
+
     fn cursor(&self) -> State {
         input_state(&*self.input)
     }
@@ -424,6 +471,23 @@ impl Stage for Without {
         let place = sample.place.clone();
         match self.make(sample) {
             Ok(sample) => Ok(Some(sample)),
+            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
+        }
+    }
+
+    fn next_known(
+        &mut self,
+        known: &mut dyn FnMut(&Place) -> Option<Value>,
+    ) -> Result<Option<(Sample, bool)>, Failure> {
+        let Some((sample, found)) = self.input.next_known(known)? else {
+            return Ok(None);
+        };
+        if found {
+            return Ok(Some((sample, true)));
+        }
+        let place = sample.place.clone();
+        match self.make(sample) {
+            Ok(sample) => Ok(Some((sample, false))),
             Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
         }
     }

@@ -72,38 +72,49 @@ impl Inputs {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let mut found: Vec<Option<Sample>> = vec![None; places.len()];
-        for (at, stage) in self.stages.iter_mut().enumerate() {
-            let mut mine = Vec::new();
-            let mut inner = Vec::new();
-            for (k, place) in places.iter().enumerate() {
-                match place {
-                    Place::Child(place, branch) if *branch == number(at) => {
-                        mine.push(k);
-                        inner.push((**place).clone());
-                    }
-                    _ => {}
-                }
-            }
-            if mine.is_empty() {
-                continue;
-            }
-            for (k, sample) in mine.into_iter().zip(stage.again(&inner)?) {
-                found[k] = Some(Sample {
-                    value: sample.value,
-                    place: places[k].clone(),
-                });
-            }
-        }
-        found
-            .into_iter()
-            .zip(places)
-            .map(|(sample, place)| sample.ok_or_else(|| foreign(&self.label, place)))
-            .collect()
+        let stages = &mut self.stages;
+        by_branch(stages.len(), &self.label, places, |at, inner| stages[at].again(inner))
     }
 }
 
-fn number(at: usize) -> u32 {
+/// Elements made again by the one of `count` inputs that each came of.
+pub(super) fn by_branch(
+    count: usize,
+    label: &str,
+    places: &[Place],
+    mut again: impl FnMut(usize, &[Place]) -> Result<Vec<Sample>, Failure>,
+) -> Result<Vec<Sample>, Failure> {
+    let mut found: Vec<Option<Sample>> = vec![None; places.len()];
+    for at in 0..count {
+        let mut mine = Vec::new();
+        let mut inner = Vec::new();
+        for (k, place) in places.iter().enumerate() {
+            match place {
+                Place::Child(place, branch) if *branch == number(at) => {
+                    mine.push(k);
+                    inner.push((**place).clone());
+                }
+                _ => {}
+            }
+        }
+        if mine.is_empty() {
+            continue;
+        }
+        for (k, sample) in mine.into_iter().zip(again(at, &inner)?) {
+            found[k] = Some(Sample {
+                value: sample.value,
+                place: places[k].clone(),
+            });
+        }
+    }
+    found
+        .into_iter()
+        .zip(places)
+        .map(|(sample, place)| sample.ok_or_else(|| foreign(label, place)))
+        .collect()
+}
+
+pub(super) fn number(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 

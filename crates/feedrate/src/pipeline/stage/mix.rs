@@ -1,7 +1,8 @@
 //! Several streams to one, by weight.
 
 use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign, parent};
-use crate::pipeline::spec::{Pipeline, Weights};
+use crate::pipeline::spec::Pipeline;
+use crate::pipeline::step::Weights;
 use crate::state::State;
 
 /// One of the streams that are mixed.

@@ -1,20 +1,29 @@
 //! Running a definition: one file for each family of steps.
 
+mod ahead;
 mod batch;
+mod cached;
 mod count;
 mod each;
+mod fork;
+mod gather;
 mod indexed;
 mod join;
+mod maker;
 mod mix;
 mod packer;
 mod source;
+mod weigh;
 mod window;
 
 use std::fmt;
 
 use super::Failure;
 use super::sample::{Place, Sample};
-use super::spec::{Node, Pipeline, Step};
+use super::spec::{Node, Pipeline};
+use super::step::Step;
+use crate::batch::Value;
+use crate::pipeline::function::Call;
 use crate::random::{Domain, Key, Keyed};
 use crate::source::Columns;
 use crate::state::State;
@@ -39,6 +48,23 @@ pub(super) trait Stage: Send {
 
     /// Elements that this step gave before, made again, in this order. Does not move it.
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure>;
+
+    /// The next element, of which `known` may tell the value by its place: then it need not be made. True: it was known.
+    fn next_known(
+        &mut self,
+        known: &mut dyn FnMut(&Place) -> Option<Value>,
+    ) -> Result<Option<(Sample, bool)>, Failure> {
+        Ok(self.next()?.map(|sample| match known(&sample.place) {
+            Some(value) => (
+                Sample {
+                    value,
+                    place: sample.place,
+                },
+                true,
+            ),
+            None => (sample, false),
+        }))
+    }
 
     /// Where an element that this step gave is stored, for messages. Reads its record again for its name.
     fn origin(&mut self, place: &Place) -> Option<Origin>;
@@ -74,6 +100,10 @@ pub struct Opening {
     step: u64,
     /// Which round of `repeat` it is.
     round: u64,
+    /// Functions draw the same numbers in every epoch: a cache lies behind.
+    frozen: bool,
+    /// What branches of the same fork share.
+    trunks: fork::Trunks,
 }
 
 impl Opening {
@@ -87,6 +117,8 @@ impl Opening {
             epoch,
             step: 0,
             round: 0,
+            frozen: false,
+            trunks: fork::Trunks::default(),
         }
     }
 
@@ -111,6 +143,16 @@ impl Opening {
         }
     }
 
+    /// What functions of this step are told, but for the place.
+    fn call(&self) -> Call {
+        Call {
+            seed: self.seed,
+            epoch: if self.frozen { 0 } else { self.pass() },
+            step: self.step,
+            place: 0,
+        }
+    }
+
     /// Number of the pass over the data, rounds of `repeat` counted too.
     fn pass(&self) -> u64 {
         self.epoch.wrapping_add(self.round << 32)
@@ -120,6 +162,8 @@ impl Opening {
     fn round(&self, round: u64) -> Self {
         Self {
             round: self.round.wrapping_mul(1 << 16).wrapping_add(round),
+            // Begun again alone: what branches shared in another round is not its own.
+            trunks: fork::Trunks::default(),
             ..self.clone()
         }
     }
@@ -177,7 +221,7 @@ impl Site<'_> {
     fn input_as(&self, opening: &Opening, at: usize, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
         let first: u64 = self.node().inputs[..at].iter().map(|input| input.node().size()).sum();
         let opening = Opening {
-            step: self.opening.step + 1 + first,
+            step: opening.step + 1 + first,
             ..opening.clone()
         };
         self.node().inputs[at].open(&opening, cursor)
@@ -226,6 +270,11 @@ pub(super) fn open(pipeline: &Pipeline, opening: &Opening, cursor: Option<&State
         Step::Interleave(block) => Box::new(join::Interleaved::open(&site, *block)?),
         Step::Mix(weights) => Box::new(mix::Mixed::open(&site, weights)?),
         Step::Zip => Box::new(join::Zipped::open(&site)?),
+        Step::Cache(cache) => Box::new(cached::Cached::open(&site, cache)?),
+        Step::Prefetch(count) => Box::new(ahead::Prefetched::open(&site, *count)?),
+        Step::Ready(count) => Box::new(ahead::Ready::open(&site, *count)?),
+        Step::Gather(rule) => Box::new(gather::Gathered::open(&site, rule)?),
+        Step::Branch(branch) => Box::new(fork::Branched::open(&site, branch)?),
     })
 }
 
@@ -289,3 +338,5 @@ fn foreign(step: &str, place: &Place) -> Failure {
         format!("the state names {place:?}, which this step did not give: the pipeline is another one"),
     )
 }
+
+pub use ahead::stop_ahead;

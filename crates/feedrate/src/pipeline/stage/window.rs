@@ -1,8 +1,8 @@
 //! Steps that hold a window of elements. Their cursors name what is in it, and it is read again when they are taken up.
 
+use super::weigh::Scale;
 use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, blamed};
-use crate::batch::Value;
-use crate::pipeline::function::{Call, Func};
+use crate::pipeline::function::Func;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
 
@@ -86,9 +86,7 @@ impl Stage for Shuffled {
 /// `sort_within`: windows one after the other, each sorted.
 pub(super) struct Sorted {
     input: Box<dyn Stage>,
-    label: String,
-    by: Func,
-    call: Call,
+    scale: Scale,
     size: usize,
     /// The window that is being filled.
     filling: Vec<Sample>,
@@ -98,48 +96,23 @@ pub(super) struct Sorted {
 
 impl Sorted {
     pub(super) fn open(site: &Site, window: usize, by: &Func) -> Result<Self, Failure> {
-        let opening = site.opening;
         let mut input = site.input()?;
         let filling = input.again(&site.places("filling")?)?;
         let ready = input.again(&site.places("sorted")?)?;
         Ok(Self {
             input,
-            label: site.label(),
-            by: by.clone(),
-            call: Call {
-                seed: opening.seed,
-                epoch: opening.pass(),
-                step: opening.step,
-                place: 0,
-            },
+            scale: Scale::new(site, by),
             size: window.max(1),
             filling,
             ready,
         })
     }
 
-    fn weigh(&self, sample: &Sample) -> Result<f64, Failure> {
-        let call = Call {
-            place: sample.place.key(),
-            ..self.call
-        };
-        let found = self.by.map(sample.value.clone(), &call).and_then(Value::native);
-        match found.map_err(|error| Failure::element(&self.label, error))? {
-            #[expect(clippy::cast_precision_loss, reason = "lengths; ties keep their order")]
-            Value::Int(x) => Ok(x as f64),
-            Value::Float(x) if !x.is_nan() => Ok(x),
-            other => {
-                let message = format!("the key of an element is {}, and not a number", other.kind());
-                Err(Failure::element(&self.label, message.into()))
-            }
-        }
-    }
-
     /// Sorts what was filled; one whose key cannot be had is left out and reported.
     fn sort(&mut self) -> Result<(), Failure> {
         let mut keyed = Vec::with_capacity(self.filling.len());
         for at in 0..self.filling.len() {
-            match self.weigh(&self.filling[at]) {
+            match self.scale.weigh(&self.filling[at]) {
                 Ok(key) => keyed.push((key, at)),
                 Err(failure) => {
                     let bad = self.filling.remove(at);

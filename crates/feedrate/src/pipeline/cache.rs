@@ -1,0 +1,275 @@
+//! Elements kept for later epochs, in memory or in files.
+//!
+//! A file holds entries one after the other: the length of a place and of a value, the CRC-32C of both, the place, the value. Each
+//! process appends to a file of its own and reads those of all; an entry that is cut off or damaged is as good as none.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::sample::Place;
+use crate::batch::{Value, encode};
+use crate::error::BoxError;
+
+/// Where the steps before it need not run again.
+///
+/// What has been made once is kept until `limit` bytes are full, and given again in later epochs wherever the same element is wanted.
+/// Nothing is thrown out for something newer: epochs go round, and a cache that throws out what was used longest ago would
+/// have thrown out each element just before it is wanted again.
+pub struct Cache {
+    limit: u64,
+    folder: Option<PathBuf>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    bytes: u64,
+    /// By the fingerprint of what comes before, under which seed.
+    memory: HashMap<u64, HashMap<Place, Value>>,
+    files: HashMap<u64, Files>,
+}
+
+/// The files of one definition.
+#[derive(Default)]
+struct Files {
+    /// Of all files, also those of other processes: which file, where its value begins, how long it is, and its checksum.
+    entries: HashMap<Place, (usize, u64, u32, u32)>,
+    /// The files, and up to where they have been read.
+    open: Vec<(PathBuf, File, u64)>,
+    /// The one that this process appends to.
+    own: Option<(u32, usize)>,
+}
+
+/// Lengths and checksum before each entry.
+const HEAD: usize = 12;
+
+impl Cache {
+    /// Keeps elements in this process's memory, up to `limit` bytes of data.
+    pub fn memory(limit: u64) -> Self {
+        Self {
+            limit,
+            folder: None,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// Keeps elements in files in `folder`, which is made if need be, up to `limit` bytes in all. Processes share them, and later runs
+    /// find them. The files are named by the fingerprint of the steps before: what a function of the same name does differently
+    /// since is not seen, so delete the folder then.
+    pub fn files(folder: impl Into<PathBuf>, limit: u64) -> Self {
+        Self {
+            limit,
+            folder: Some(folder.into()),
+            inner: Mutex::default(),
+        }
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds what other processes have written since. Called when a lane is opened.
+    pub(super) fn look(&self, fingerprint: u64) -> io::Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        self.inner().look(folder, fingerprint)
+    }
+
+    /// The element of this place, if it is kept.
+    pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Value> {
+        let inner = self.inner();
+        match &self.folder {
+            None => inner.memory.get(&fingerprint)?.get(place).cloned(),
+            Some(_) => inner.files.get(&fingerprint)?.get(place),
+        }
+    }
+
+    /// Keeps an element, if there is room. A file that cannot be written is an error.
+    pub(super) fn put(&self, fingerprint: u64, place: &Place, value: &Value) -> Result<(), BoxError> {
+        let mut inner = self.inner();
+        let Some(folder) = &self.folder else {
+            // A place and the table take about this much.
+            let size = value.bytes() as u64 + 128;
+            if inner.bytes + size <= self.limit {
+                let kept = inner.memory.entry(fingerprint).or_default();
+                if kept.insert(place.clone(), value.clone()).is_none() {
+                    inner.bytes += size;
+                }
+            }
+            return Ok(());
+        };
+        let have = inner
+            .files
+            .get(&fingerprint)
+            .is_some_and(|files| files.entries.contains_key(place));
+        if have || inner.bytes >= self.limit {
+            return Ok(());
+        }
+        let mut entry = vec![0; HEAD];
+        place.encode(&mut entry);
+        let middle = entry.len();
+        encode::encode(value, &mut entry)?;
+        if inner.bytes + entry.len() as u64 > self.limit {
+            return Ok(());
+        }
+        // An element of more than 4 GiB is not kept.
+        let (Ok(place_len), Ok(value_len)) = (u32::try_from(middle - HEAD), u32::try_from(entry.len() - middle)) else {
+            return Ok(());
+        };
+        let sum = crc32c::crc32c(&entry[HEAD..]);
+        for (at, number) in [place_len, value_len, sum].into_iter().enumerate() {
+            entry[at * 4..][..4].copy_from_slice(&number.to_le_bytes());
+        }
+        inner.bytes += entry.len() as u64;
+        inner
+            .files
+            .entry(fingerprint)
+            .or_default()
+            .append(folder, fingerprint, place, &entry, middle, value_len)
+            .map_err(|error| format!("{}: {error}", folder.display()).into())
+    }
+}
+
+impl Inner {
+    fn look(&mut self, folder: &Path, fingerprint: u64) -> io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let prefix = format!("{fingerprint:016x}-");
+        let mut names: Vec<PathBuf> = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            if name.is_some_and(|name| name.starts_with(&prefix) && name.ends_with(".cache")) {
+                names.push(path);
+            }
+        }
+        names.sort();
+        let files = self.files.entry(fingerprint).or_default();
+        for path in names {
+            if !files.open.iter().any(|(have, ..)| *have == path) {
+                let file = File::options().read(true).open(&path)?;
+                files.open.push((path, file, 0));
+            }
+        }
+        for at in 0..files.open.len() {
+            files.read_on(at)?;
+        }
+        self.bytes = self
+            .files
+            .values()
+            .flat_map(|files| &files.open)
+            .map(|(.., end)| end)
+            .sum();
+        Ok(())
+    }
+}
+
+impl Files {
+    /// Lists the entries that a file has got since it was last read.
+    fn read_on(&mut self, at: usize) -> io::Result<()> {
+        let (_, file, end) = &mut self.open[at];
+        let size = file.metadata()?.len();
+        let mut head = [0; HEAD];
+        while *end + HEAD as u64 <= size {
+            file.read_exact_at(&mut head, *end)?;
+            let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let (place_len, value_len, sum) = (word(0), word(4), word(8));
+            let whole = HEAD as u64 + u64::from(place_len) + u64::from(value_len);
+            // Cut off, or still being written.
+            if *end + whole > size {
+                break;
+            }
+            let mut place = vec![0; place_len as usize];
+            file.read_exact_at(&mut place, *end + HEAD as u64)?;
+            // A damaged length would let us read nonsense from here on: the checksum of the value is looked at when it is used.
+            let Ok(place) = Place::decode(&mut &place[..]) else {
+                break;
+            };
+            let start = *end + HEAD as u64;
+            self.entries
+                .entry(place)
+                .or_insert((at, start + u64::from(place_len), value_len, sum));
+            *end += whole;
+        }
+        Ok(())
+    }
+
+    fn get(&self, place: &Place) -> Option<Value> {
+        let (at, start, len, sum) = self.entries.get(place)?;
+        let mut bytes = Vec::new();
+        place.encode(&mut bytes);
+        let middle = bytes.len();
+        bytes.resize(middle + *len as usize, 0);
+        let (_, file, _) = self.open.get(*at)?;
+        file.read_exact_at(&mut bytes[middle..], *start).ok()?;
+        if crc32c::crc32c(&bytes) != *sum {
+            return None;
+        }
+        encode::decode(&mut &bytes[middle..]).ok()
+    }
+
+    fn append(
+        &mut self,
+        folder: &Path,
+        fingerprint: u64,
+        place: &Place,
+        entry: &[u8],
+        middle: usize,
+        len: u32,
+    ) -> io::Result<()> {
+        let pid = std::process::id();
+        // A child of a fork has a file of its own.
+        let at = match self.own {
+            Some((owner, at)) if owner == pid => at,
+            _ => {
+                let (path, file) = create(folder, fingerprint, pid)?;
+                self.open.push((path, file, 0));
+                let at = self.open.len() - 1;
+                self.own = Some((pid, at));
+                at
+            }
+        };
+        let (_, file, end) = &mut self.open[at];
+        file.write_all(entry)?;
+        let sum = u32::from_le_bytes([entry[8], entry[9], entry[10], entry[11]]);
+        self.entries.insert(place.clone(), (at, *end + middle as u64, len, sum));
+        *end += entry.len() as u64;
+        Ok(())
+    }
+}
+
+/// A new file of this process.
+fn create(folder: &Path, fingerprint: u64, pid: u32) -> io::Result<(PathBuf, File)> {
+    std::fs::create_dir_all(folder)?;
+    let mut number = 0_u32;
+    loop {
+        let path = folder.join(format!("{fingerprint:016x}-{pid}-{number}.cache"));
+        let made = File::options().read(true).append(true).create_new(true).open(&path);
+        match made {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.folder {
+            None => f.write_str("cache(memory)"),
+            Some(_) => f.write_str("cache(files)"),
+        }
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("limit", &self.limit)
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}

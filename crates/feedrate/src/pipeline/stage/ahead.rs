@@ -1,0 +1,403 @@
+//! Steps that run what lies before them in threads of their own.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+
+use super::join::{by_branch, number};
+use super::{Failure, Next, Origin, Place, Sample, Site, Stage};
+use crate::error::BoxError;
+use crate::pipeline::sample::to_text;
+use crate::state::State;
+
+/// Tells a consumer that something was put into one of its queues.
+#[derive(Default)]
+struct Signal {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn seen(&self) -> u64 {
+        *lock(&self.count)
+    }
+
+    fn raise(&self) {
+        *lock(&self.count) += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until something has come since `seen`.
+    fn wait(&self, seen: u64) {
+        let mut count = lock(&self.count);
+        while *count == seen {
+            count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    ready: VecDeque<Result<Sample, Failure>>,
+    /// Nothing more will come.
+    ended: bool,
+    /// Nobody wants more.
+    stopped: bool,
+    running: bool,
+}
+
+/// What a thread and its consumer share. Whoever needs both locks takes the stage's first.
+struct Shared {
+    stage: Mutex<Box<dyn Stage>>,
+    queue: Mutex<Queue>,
+    room: Condvar,
+    signal: Arc<Signal>,
+    limit: usize,
+    label: String,
+    /// The process whose thread it is: a fork's child has none.
+    owner: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All that may run.
+static LIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// Ends all threads that run pipelines ahead (`prefetch`, `ready`), and waits until they have: for the end of an interpreter whose
+/// functions they call. What they feed ends.
+pub fn stop_ahead() {
+    let live: Vec<_> = std::mem::take(&mut *lock(&LIVE));
+    for shared in live.iter().filter_map(Weak::upgrade) {
+        shared.stop();
+        let mut queue = lock(&shared.queue);
+        while queue.running && shared.owner == std::process::id() {
+            queue = shared.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Shared {
+    fn stop(&self) {
+        lock(&self.queue).stopped = true;
+        self.room.notify_all();
+        self.signal.raise();
+    }
+
+    /// The thread: makes elements until there is no room, the end, or nobody who wants more.
+    fn run(&self) {
+        loop {
+            let mut queue = lock(&self.queue);
+            while queue.ready.len() >= self.limit && !queue.stopped {
+                queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            if queue.stopped {
+                queue.ended = true;
+                break;
+            }
+            drop(queue);
+            let mut stage = lock(&self.stage);
+            let found = catch_unwind(AssertUnwindSafe(|| stage.next())).unwrap_or_else(|panic| {
+                let message = crate::error::Panic::from_payload(&*panic);
+                Err(Failure::fatal(&self.label, format!("panicked: {message}")))
+            });
+            let mut queue = lock(&self.queue);
+            match found {
+                Ok(Some(sample)) => queue.ready.push_back(Ok(sample)),
+                Ok(None) => queue.ended = true,
+                Err(failure) => {
+                    queue.ended = !failure.may_continue;
+                    queue.ready.push_back(Err(failure));
+                }
+            }
+            let ended = queue.ended;
+            drop(queue);
+            drop(stage);
+            self.signal.raise();
+            if ended {
+                break;
+            }
+        }
+        lock(&self.queue).running = false;
+        self.room.notify_all();
+        self.signal.raise();
+    }
+}
+
+/// What can be had without waiting.
+enum Taken {
+    Found(Sample),
+    NotYet,
+    End,
+}
+
+/// A stage that a thread runs ahead of its consumer.
+struct Ahead {
+    shared: Arc<Shared>,
+    started: bool,
+}
+
+impl Ahead {
+    fn new(
+        stage: Box<dyn Stage>,
+        limit: usize,
+        label: String,
+        cursor: Option<&State>,
+        signal: Arc<Signal>,
+    ) -> Result<Self, Failure> {
+        let mut stage = stage;
+        let mut queue = Queue::default();
+        if let Some(cursor) = cursor {
+            let places = crate::pipeline::sample::from_text(cursor.text("queue")?)?;
+            queue.ready = stage.again(&places)?.into_iter().map(Ok).collect();
+            for failed in cursor.list("failed")? {
+                let at = usize::try_from(failed.number("at")?).unwrap_or(usize::MAX);
+                queue.ready.insert(at.min(queue.ready.len()), Err(failure_of(failed)?));
+            }
+            queue.ended = cursor.get("ended") == Some(&State::Bool(true));
+        }
+        let shared = Arc::new(Shared {
+            stage: Mutex::new(stage),
+            queue: Mutex::new(queue),
+            room: Condvar::new(),
+            signal,
+            limit: limit.max(1),
+            label,
+            owner: std::process::id(),
+        });
+        Ok(Self { shared, started: false })
+    }
+
+    /// The thread starts when it is first asked, so that opening costs nothing.
+    fn start(&mut self) -> Result<(), Failure> {
+        if self.started {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        if shared.owner != std::process::id() {
+            return Err(Failure::fatal(
+                &shared.label,
+                "it was begun before this process was forked: begin it in the process that iterates",
+            ));
+        }
+        self.started = true;
+        if lock(&shared.queue).ended {
+            return Ok(());
+        }
+        lock(&shared.queue).running = true;
+        {
+            let mut live = lock(&LIVE);
+            live.retain(|have| have.strong_count() > 0);
+            live.push(Arc::downgrade(&shared));
+        }
+        let run = Arc::clone(&shared);
+        let spawned = thread::Builder::new()
+            .name("feedrate-ahead".to_owned())
+            .spawn(move || run.run());
+        if let Err(error) = spawned {
+            lock(&shared.queue).running = false;
+            return Err(Failure::fatal(
+                &shared.label,
+                format!("no thread could be started: {error}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Taken, Failure> {
+        self.start()?;
+        let shared = &self.shared;
+        if shared.owner != std::process::id() {
+            return Err(Failure::fatal(
+                &shared.label,
+                "its thread is in the process that this one was forked from: begin it again here",
+            ));
+        }
+        let mut queue = lock(&shared.queue);
+        let found = queue.ready.pop_front();
+        let over = queue.ended && queue.ready.is_empty();
+        drop(queue);
+        shared.room.notify_all();
+        match found {
+            Some(found) => found.map(Taken::Found),
+            None if over => Ok(Taken::End),
+            None => Ok(Taken::NotYet),
+        }
+    }
+
+    fn cursor(&self) -> State {
+        let stage = lock(&self.shared.stage);
+        let queue = lock(&self.shared.queue);
+        let places = queue.ready.iter().filter_map(|found| found.as_ref().ok());
+        let failed = queue.ready.iter().enumerate();
+        let failed = failed.filter_map(|(at, found)| found.as_ref().err().map(|failure| state_of(at, failure)));
+        State::map([
+            ("input", stage.cursor()),
+            ("queue", to_text(places.map(|sample| &sample.place)).into()),
+            ("failed", State::List(failed.collect())),
+            ("ended", State::Bool(queue.ended && !queue.stopped)),
+        ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        lock(&self.shared.stage).origin(place)
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        lock(&self.shared.stage).again(places)
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        // Not joined: the thread may wait for an interpreter's lock that this one holds. It ends after the element at hand.
+        self.shared.stop();
+    }
+}
+
+/// A failure that waits to be reported, for a cursor. Its cause is kept as text.
+fn state_of(at: usize, failure: &Failure) -> State {
+    let text = |text: &Option<String>| text.as_ref().map_or(State::Null, |text| text.as_str().into());
+    State::map([
+        ("at", (at as u64).into()),
+        ("step", failure.step.as_str().into()),
+        ("shard", text(&failure.shard)),
+        ("key", text(&failure.key)),
+        ("may_continue", State::Bool(failure.may_continue)),
+        ("message", failure.source.to_string().into()),
+    ])
+}
+
+fn failure_of(state: &State) -> Result<Failure, Failure> {
+    let text = |key: &str| match state.get(key) {
+        Some(State::Text(text)) => Some(text.clone()),
+        _ => None,
+    };
+    Ok(Failure {
+        step: state.text("step")?.to_owned(),
+        shard: text("shard"),
+        key: text("key"),
+        may_continue: state.get("may_continue") == Some(&State::Bool(true)),
+        source: BoxError::from(state.text("message")?.to_owned()),
+    })
+}
+
+/// `prefetch`: so many elements are made ahead by another thread.
+pub(super) struct Prefetched(Ahead);
+
+impl Prefetched {
+    pub(super) fn open(site: &Site, count: usize) -> Result<Self, Failure> {
+        let input = site.input()?;
+        Ahead::new(input, count, site.label(), site.cursor, Arc::default()).map(Self)
+    }
+}
+
+impl Stage for Prefetched {
+    fn next(&mut self) -> Next {
+        loop {
+            let seen = self.0.shared.signal.seen();
+            match self.0.take()? {
+                Taken::Found(sample) => return Ok(Some(sample)),
+                Taken::End => return Ok(None),
+                Taken::NotYet => self.0.shared.signal.wait(seen),
+            }
+        }
+    }
+
+    fn cursor(&self) -> State {
+        self.0.cursor()
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.0.origin(place)
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        self.0.again(places)
+    }
+}
+
+/// `ready`: elements of several streams, each run by a thread, whichever has one first.
+pub(super) struct Ready {
+    inputs: Vec<Ahead>,
+    signal: Arc<Signal>,
+    label: String,
+    /// Who is asked first.
+    turn: usize,
+}
+
+impl Ready {
+    pub(super) fn open(site: &Site, count: usize) -> Result<Self, Failure> {
+        let signal = Arc::new(Signal::default());
+        let many = site.node().inputs.len();
+        let saved = match site.cursor {
+            Some(cursor) => Some(cursor.list("streams")?),
+            None => None,
+        };
+        if let Some(saved) = saved
+            && saved.len() != many
+        {
+            let message = format!("the state has {} streams, the pipeline has {many}", saved.len());
+            return Err(Failure::fatal(site.label(), message));
+        }
+        let mut inputs = Vec::with_capacity(many);
+        for at in 0..many {
+            let cursor = saved.map(|saved| &saved[at]);
+            let inner = cursor.map(|cursor| cursor.entry("input")).transpose()?;
+            let stage = site.input_as(site.opening, at, inner)?;
+            inputs.push(Ahead::new(stage, count, site.label(), cursor, Arc::clone(&signal))?);
+        }
+        Ok(Self {
+            inputs,
+            signal,
+            label: site.label(),
+            turn: 0,
+        })
+    }
+}
+
+impl Stage for Ready {
+    fn next(&mut self) -> Next {
+        loop {
+            let seen = self.signal.seen();
+            let mut over = true;
+            for step in 0..self.inputs.len() {
+                let at = (self.turn + step) % self.inputs.len();
+                match self.inputs[at].take()? {
+                    Taken::Found(sample) => {
+                        self.turn = at + 1;
+                        return Ok(Some(Sample {
+                            value: sample.value,
+                            place: sample.place.child(number(at)),
+                        }));
+                    }
+                    Taken::NotYet => over = false,
+                    Taken::End => {}
+                }
+            }
+            if over {
+                return Ok(None);
+            }
+            self.signal.wait(seen);
+        }
+    }
+
+    fn cursor(&self) -> State {
+        let streams = self.inputs.iter().map(Ahead::cursor).collect();
+        State::map([("streams", State::List(streams))])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        let Place::Child(inner, branch) = place else {
+            return None;
+        };
+        self.inputs.get_mut(*branch as usize)?.origin(inner)
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        let inputs = &mut self.inputs;
+        by_branch(inputs.len(), &self.label, places, |at, inner| inputs[at].again(inner))
+    }
+}

@@ -1,0 +1,239 @@
+//! `fork` and `route`: one stream, read once, for several readers.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, blamed};
+use crate::batch::Value;
+use crate::pipeline::function::{Call, Func};
+use crate::pipeline::sample::to_text;
+use crate::pipeline::step::Branch;
+use crate::state::State;
+
+/// Which trunk: the fork, and the share that is read.
+type Name = (u64, u64, u64, u64, bool);
+
+/// The streams that branches opened together share.
+#[derive(Clone, Default)]
+pub(super) struct Trunks(Arc<Mutex<HashMap<Name, Weak<Mutex<Trunk>>>>>);
+
+// Which branches were opened together says nothing about which share of which epoch is opened.
+impl PartialEq for Trunks {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Trunks {}
+
+impl fmt::Debug for Trunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trunks")
+    }
+}
+
+/// An element that a branch has not taken yet.
+struct Entry {
+    place: Place,
+    /// `None`: it is made again when it is wanted.
+    value: Option<Value>,
+}
+
+/// The stream, and what each branch has not taken yet.
+struct Trunk {
+    stage: Box<dyn Stage>,
+    label: String,
+    /// Which branch an element is for; `None`: for all.
+    by: Option<Func>,
+    call: Call,
+    /// `None`: nobody reads this branch here.
+    waiting: Vec<Option<VecDeque<Entry>>>,
+    ended: bool,
+    /// Elements that a branch lags behind before only their places are kept.
+    buffer: usize,
+}
+
+/// Elements that are made again at a time.
+const RUN: usize = 64;
+
+impl Trunk {
+    /// Reads one element and puts it where it belongs. False at the end.
+    fn pull(&mut self) -> Result<bool, Failure> {
+        let Some(sample) = self.stage.next()? else {
+            self.ended = true;
+            return Ok(false);
+        };
+        let Sample { value, place } = sample;
+        // As plain data, so that what one branch does to it is not seen by another.
+        let value = match value.native() {
+            Ok(value) => value,
+            Err(error) => {
+                let failure = Failure::element(&self.label, error);
+                return Err(blamed(failure, &mut *self.stage, &place));
+            }
+        };
+        let only = match self.chosen(&value, &place) {
+            Ok(only) => only,
+            Err(failure) => return Err(blamed(failure, &mut *self.stage, &place)),
+        };
+        for (at, waiting) in self.waiting.iter_mut().enumerate() {
+            let Some(waiting) = waiting.as_mut().filter(|_| only.is_none_or(|only| only == at)) else {
+                continue;
+            };
+            let value = (waiting.len() < self.buffer).then(|| value.clone());
+            waiting.push_back(Entry {
+                place: place.clone(),
+                value,
+            });
+        }
+        Ok(true)
+    }
+
+    fn chosen(&self, value: &Value, place: &Place) -> Result<Option<usize>, Failure> {
+        let Some(by) = &self.by else { return Ok(None) };
+        let call = Call {
+            place: place.key(),
+            ..self.call
+        };
+        let count = self.waiting.len();
+        let failed = |error| Failure::element(&self.label, error);
+        match by.map(value.clone(), &call).and_then(Value::native).map_err(failed)? {
+            Value::Int(number) => match usize::try_from(number) {
+                Ok(at) if at < count => Ok(Some(at)),
+                _ => Err(failed(format!("an element is for branch {number} of {count}").into())),
+            },
+            other => Err(failed(
+                format!("the branch of an element is {}, and not a number", other.kind()).into(),
+            )),
+        }
+    }
+
+    fn next(&mut self, at: usize) -> Next {
+        loop {
+            let Some(waiting) = &mut self.waiting[at] else {
+                return Ok(None);
+            };
+            match waiting.front() {
+                Some(Entry { value: Some(_), .. }) => {
+                    let found = waiting.pop_front();
+                    return Ok(found.and_then(|entry| {
+                        Some(Sample {
+                            value: entry.value?,
+                            place: entry.place,
+                        })
+                    }));
+                }
+                Some(_) => {
+                    let run = waiting.iter().take(RUN).take_while(|entry| entry.value.is_none());
+                    let places: Vec<Place> = run.map(|entry| entry.place.clone()).collect();
+                    let made = match self.stage.again(&places) {
+                        Ok(made) => made,
+                        // One of them cannot be made any more: alone, so that it is known which.
+                        Err(_) => match self.stage.again(&places[..1]) {
+                            Ok(made) => made,
+                            Err(failure) => {
+                                waiting.pop_front();
+                                return Err(failure);
+                            }
+                        },
+                    };
+                    for (entry, sample) in waiting.iter_mut().zip(made) {
+                        let value = sample.value.native();
+                        entry.value = Some(value.map_err(|error| Failure::element(&self.label, error))?);
+                    }
+                }
+                None if self.ended => return Ok(None),
+                None => {
+                    self.pull()?;
+                }
+            }
+        }
+    }
+}
+
+pub(super) struct Branched {
+    trunk: Arc<Mutex<Trunk>>,
+    at: usize,
+}
+
+impl Branched {
+    pub(super) fn open(site: &Site, branch: &Branch) -> Result<Self, Failure> {
+        let opening = site.opening;
+        let name = (branch.fork, opening.lane, opening.lanes, opening.block, opening.frozen);
+        let mut trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = trunks.get(&name).and_then(Weak::upgrade);
+        // A branch that is read twice has two trunks.
+        let free = found.filter(|trunk| lock(trunk).waiting[branch.at].is_none());
+        let trunk = match free {
+            Some(trunk) => trunk,
+            None => {
+                drop(trunks);
+                let mut waiting = Vec::new();
+                waiting.resize_with(branch.of, || None);
+                let trunk = Arc::new(Mutex::new(Trunk {
+                    stage: site.input()?,
+                    label: site.label(),
+                    by: branch.by.clone(),
+                    call: opening.call(),
+                    waiting,
+                    ended: site.flag("ended")?,
+                    buffer: branch.buffer,
+                }));
+                trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
+                trunks.insert(name, Arc::downgrade(&trunk));
+                trunk
+            }
+        };
+        drop(trunks);
+        let queue = site.places("queue")?.into_iter();
+        let queue = queue.map(|place| Entry { place, value: None }).collect();
+        lock(&trunk).waiting[branch.at] = Some(queue);
+        Ok(Self { trunk, at: branch.at })
+    }
+}
+
+fn lock(trunk: &Mutex<Trunk>) -> MutexGuard<'_, Trunk> {
+    trunk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage for Branched {
+    fn next(&mut self) -> Next {
+        lock(&self.trunk).next(self.at)
+    }
+
+    fn cursor(&self) -> State {
+        let trunk = lock(&self.trunk);
+        let waiting = trunk.waiting[self.at].iter().flatten().map(|entry| &entry.place);
+        State::map([
+            ("input", trunk.stage.cursor()),
+            ("queue", to_text(waiting).into()),
+            ("ended", State::Bool(trunk.ended)),
+        ])
+    }
+
+    fn origin(&mut self, place: &Place) -> Option<Origin> {
+        lock(&self.trunk).stage.origin(place)
+    }
+
+    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        lock(&self.trunk).stage.again(places)
+    }
+}
+
+impl Drop for Branched {
+    fn drop(&mut self) {
+        // Nothing more waits for it.
+        lock(&self.trunk).waiting[self.at] = None;
+    }
+}
+
+impl Opening {
+    /// The same share, opened anew: nothing is shared with what was opened before.
+    pub(in crate::pipeline) fn anew(&self) -> Self {
+        Self {
+            trunks: Trunks::default(),
+            ..self.clone()
+        }
+    }
+}
