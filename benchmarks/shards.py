@@ -128,11 +128,11 @@ def timed(run: Callable[[], Iterable[Any]], count: Callable[[Any], int] = lambda
     return {"value": seconds, "count": total, "checksum": f"{crc:08x}", "peak": growth.bytes, "note": note}
 
 
-def loaded(pipeline: Any, workers: int, **more: Any) -> Any:
-    """Our loader over a pipeline, in threads or processes."""
+def in_threads(pipeline: Any, threads: int) -> Any:
+    """Our loader over a pipeline, whose batches are lists of samples."""
     from feedrate import DataLoader
 
-    return DataLoader(pipeline, num_workers=workers, **more)
+    return DataLoader(pipeline, num_workers=threads, workers="thread", batch_size=64, collate_fn=just)
 
 
 def just(samples: list[Any]) -> list[Any]:
@@ -165,13 +165,10 @@ def tar(engine: str, workers: int, params: Params, given: Any) -> Answer:
     if not workers:
         return timed(lambda: pipeline_of(files), answer=answer)
     threads = 1 if engine == "one-thread" else workers
-    whole = timed(
-        lambda: loaded(pipeline_of(files), threads, workers="thread", batch_size=64, collate_fn=just),
-        count=len,
-        answer=lambda batch: [answer(sample) for sample in batch],
-    )
     # Lanes have an order of their own, the same with any number of threads; the answer is not the stored order's.
-    return whole
+    return timed(
+        lambda: in_threads(pipeline_of(files), threads), count=len, answer=lambda batch: [answer(sample) for sample in batch]
+    )
 
 
 def decoded(sample: dict[str, Any]) -> tuple[np.ndarray[Any, Any], int]:

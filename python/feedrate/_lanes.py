@@ -85,8 +85,9 @@ def shape_of(loader: Any) -> Shape:
     native = loader.dataset._native
     if native.timed and (loader.num_workers or world > 1):
         raise ValueError(
-            f"the pipeline has a step {native.timed} (join), whose order no other worker and no other rank can repeat, and the loader has "
-            f"num_workers={loader.num_workers} and {world} ranks: use num_workers=0 and one rank, or interleave() or mix() instead of join()"
+            f"the pipeline has a step {native.timed} (join), whose order no other worker and no other rank can repeat, and the loader "
+            f"has num_workers={loader.num_workers} and {world} ranks: use num_workers=0 and one rank, or interleave() or mix() instead of "
+            "join()"
         )
     rows = options.get("rows") or (1 if native.serial or native.timed else ROWS)
     return Shape(rows, units, 1 if size is None else size // each, rank, world)

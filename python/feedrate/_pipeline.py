@@ -192,8 +192,8 @@ class Pipeline:
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline:
-        """Batches of elements of similar ``key(element)``: their length, say. Bucket ``b`` holds keys from ``boundaries[b - 1]`` up to but not
-        including ``boundaries[b]``, the first and the last one are open; a bucket with ``sizes[b]`` elements is a batch (one number:
+        """Batches of elements of similar ``key(element)``: their length, say. Bucket ``b`` holds keys from ``boundaries[b - 1]`` up to but
+        not including ``boundaries[b]``, the first and the last one are open; a bucket with ``sizes[b]`` elements is a batch (one number:
         for all). What is left at the end comes bucket by bucket. ``pad`` fills arrays up as :meth:`padded_batch` does.
         """
         edges = [float(edge) for edge in boundaries]
@@ -213,8 +213,9 @@ class Pipeline:
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline:
-        """As many elements in a row as a budget allows: tokens or pixels. ``key(element)`` is an element's size; with ``padded`` each counts as
-        much as the batch's largest, else they are added. Put :meth:`sort_within` before it, so that neighbours are of similar size.
+        """As many elements in a row as a budget allows: tokens or pixels. ``key(element)`` is an element's size; with ``padded`` each
+        counts as much as the batch's largest, else they are added. Put :meth:`sort_within` before it, so that neighbours are of similar
+        size.
         ``oversize``: an element larger than the budget is a bad element, left out, or a batch of its own.
         """
         rule = {
@@ -250,15 +251,15 @@ class Pipeline:
         return self._then("prefetch", _count("prefetch", count, 1))
 
     def fork(self, count: int = 2, *, buffer: int = 1000) -> tuple[Pipeline, ...]:
-        """The same stream for ``count`` readers that are joined again: ``left, right = p.fork()``, ``left.zip(right.map(f))`` reads and makes
-        ``p`` once. Of what one lags behind, ``buffer`` elements are held, and what is more is made again. Readers that are not
+        """The same stream for ``count`` readers that are joined again: ``left, right = p.fork()``, ``left.zip(right.map(f))`` reads and
+        makes ``p`` once. Of what one lags behind, ``buffer`` elements are held, and what is more is made again. Readers that are not
         joined read it each for itself. Elements come out as arrays, numbers, text, bytes, and dicts and lists of them.
         """
         return self._branches(_count("fork", count, 1), buffer, None)
 
     def route(self, function: Callable[[Any], Any], keys: Sequence[Any], *, buffer: int = 1000) -> tuple[Pipeline, ...]:
-        """A stream for each of ``keys``, of the elements for which ``function(element)`` is that key; another result is a bad element. Joined
-        again, they are read once, as with :meth:`fork`."""
+        """A stream for each of ``keys``, of the elements for which ``function(element)`` is that key; another result is a bad element.
+        Joined again, they are read once, as with :meth:`fork`."""
         keys = list(keys)
         if len(set(keys)) < len(keys) or not keys:
             raise ValueError(f"route() takes different keys, at least one, but got {keys!r}")
@@ -311,8 +312,9 @@ class Pipeline:
         return _made("interleave", (self, *others), (_count("interleave", block, 1),))
 
     def join(self, *others: Pipeline, ahead: int = 2) -> Pipeline:
-        """Elements of all, of whichever has one first; a thread makes up to ``ahead`` of each. For slow sources of different speed. Each element
-        comes once, and a state is exact, but the order is another one each time: loaders take it with ``num_workers=0`` and one rank only.
+        """Elements of all, of whichever has one first; a thread makes up to ``ahead`` of each. For slow sources of different speed. Each
+        element comes once, and a state is exact, but the order is another one each time: loaders take it with ``num_workers=0`` and one
+        rank only.
         :meth:`interleave` and :func:`mix` have an order."""
         return _made("ready", (self, *others), (_count("join", ahead, 1),))
 
