@@ -22,6 +22,8 @@ mod exif;
 mod format;
 mod jpeg;
 mod pixels;
+pub mod resample;
+pub mod transform;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "vector instructions, found at run time, and loads of whole registers")]
 
 use std::arch::x86_64::{
-    __m128i, __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_packs_epi32, _mm_packus_epi16, _mm_shuffle_epi32,
+    __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_shuffle_epi32,
     _mm256_add_epi32, _mm256_castsi128_si256, _mm256_castsi256_si128, _mm256_cvtepu8_epi16, _mm256_extracti128_si256,
     _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_set1_epi32,
     _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_si256,
@@ -258,5 +258,3 @@ unsafe fn columns(input: View<'_>, axis: &Axis, y: usize, out: &mut [u8], bytes:
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(x).cast(), _mm256_packus_epi16(words[0], words[1])) };
     }
 }
-
-const _: () = assert!(size_of::<__m128i>() == 16);
