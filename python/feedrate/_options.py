@@ -55,7 +55,8 @@ def check(loader: Any, *, iterable: bool) -> None:
 def use_threads(loader: Any) -> bool:
     """Whether the loader's workers are threads."""
     if loader.workers == "auto":
-        if isinstance(loader.dataset, Pipeline) and loader.dataset.native:
+        if getattr(loader.dataset, "native", None) is True:
+            # Nearly all of its work is done without the GIL.
             return True
         return not getattr(sys, "_is_gil_enabled", lambda: True)()
     return bool(loader.workers == "thread")

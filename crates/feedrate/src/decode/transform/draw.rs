@@ -171,6 +171,30 @@ impl ImageTransform {
     }
 }
 
+impl ImageTransform {
+    /// The size that each random step chooses from, for an image of this size: for a random crop that of the padded image.
+    ///
+    /// # Errors
+    /// As [`size_of`](ImageTransform::size_of).
+    pub fn choices(&self, image: Size) -> Result<Vec<Size>, TransformError> {
+        let mut size = image;
+        let mut found = Vec::new();
+        for step in &self.steps {
+            match step {
+                Step::RandomCrop {
+                    size: wanted,
+                    padding,
+                    if_needed,
+                } => found.push(geometry::padded_for(size, *wanted, padding.as_ref(), *if_needed)?),
+                step if step.is_random() => found.push(size),
+                _ => {}
+            }
+            size = geometry::after(step, size)?;
+        }
+        Ok(found)
+    }
+}
+
 fn one(step: &Step, stream: &mut Keyed, size: Size) -> Result<Drawn, TransformError> {
     Ok(match step {
         Step::RandomResizedCrop { scale, ratio, .. } => Drawn::Crop(crop(stream, size, *scale, *ratio)),

@@ -118,10 +118,10 @@ pub(super) fn padded_for(
 ) -> Result<Size, TransformError> {
     let mut found = image;
     if let Some(padding) = padding {
-        found = checked(found, padding)?;
+        found = padded(found, padding);
     }
     if let Some(padding) = if_needed.and_then(|how| needed(found, size, how)) {
-        found = checked(found, &padding)?;
+        found = padded(found, &padding);
     }
     if found.width < size.width || found.height < size.height {
         return Err(TransformError::Mismatch(format!(
@@ -129,22 +129,6 @@ pub(super) fn padded_for(
         )));
     }
     Ok(found)
-}
-
-fn checked(image: Size, padding: &Padding) -> Result<Size, TransformError> {
-    let most = match padding.mode {
-        PadMode::Constant | PadMode::Edge => u32::MAX,
-        PadMode::Reflect => image.width.min(image.height) - 1,
-        PadMode::Symmetric => image.width.min(image.height),
-    };
-    let widest = padding.left.max(padding.right).max(padding.top).max(padding.bottom);
-    if widest > most {
-        return Err(TransformError::Mismatch(format!(
-            "padding of {widest} pixels by mode {} needs an image that is larger than {image}: use mode \"edge\" or \"constant\"",
-            padding.mode.name()
-        )));
-    }
-    Ok(padded(image, padding))
 }
 
 /// The size behind a step.
@@ -163,7 +147,7 @@ pub(super) fn after(step: &Step, image: Size) -> Result<Size, TransformError> {
             padded_for(image, *size, padding.as_ref(), *if_needed)?;
             *size
         }
-        Step::Pad(padding) => checked(image, padding)?,
+        Step::Pad(padding) => padded(image, padding),
         _ => image,
     })
 }
@@ -181,22 +165,25 @@ pub(super) fn fixed(step: &Step, before: Option<Size>) -> Option<Size> {
     }
 }
 
-/// Where a place of the padded image lies in the image, `None` for the fill.
+/// Where a place of the padded image lies in the image, `None` for the fill. As `numpy.pad`: what is mirrored is mirrored again further out.
 fn inside(at: usize, before: u32, length: usize, mode: PadMode) -> Option<usize> {
     let before = before as usize;
     if (before..before + length).contains(&at) {
         return Some(at - before);
     }
-    let behind = at >= before;
-    // How far outside it is, from 0.
-    let out = if behind { at - before - length } else { before - 1 - at };
-    let from_edge = match mode {
+    let period = match mode {
         PadMode::Constant => return None,
-        PadMode::Edge => 0,
-        PadMode::Reflect => out + 1,
-        PadMode::Symmetric => out,
+        PadMode::Edge => return Some(if at < before { 0 } else { length - 1 }),
+        PadMode::Reflect if length == 1 => return Some(0),
+        PadMode::Reflect => 2 * (length - 1),
+        PadMode::Symmetric => 2 * length,
     };
-    Some(if behind { length - 1 - from_edge } else { from_edge })
+    let place = (at + period * before.div_ceil(period) - before) % period;
+    Some(match mode {
+        _ if place < length => place,
+        PadMode::Reflect => period - place,
+        _ => period - 1 - place,
+    })
 }
 
 /// The padded image, into `out`. `padding` was checked.
@@ -214,19 +201,11 @@ pub(super) fn pad(image: View<'_>, padding: &Padding, out: &mut Vec<u8>) {
             (0..width).for_each(|_| out.extend_from_slice(fill));
             continue;
         };
-        let mut side = |columns: &[Option<usize>]| {
+        for (columns, middle) in [(&columns[..left], Some(row)), (&columns[left + image.width..], None)] {
             for column in columns {
                 out.extend_from_slice(column.map_or(fill, |x| &row[x * channels..(x + 1) * channels]));
             }
-        };
-        side(&columns[..left]);
-        let end = left + image.width;
-        out.extend_from_slice(row);
-        let mut side = |columns: &[Option<usize>]| {
-            for column in columns {
-                out.extend_from_slice(column.map_or(fill, |x| &row[x * channels..(x + 1) * channels]));
-            }
-        };
-        side(&columns[end..]);
+            out.extend_from_slice(middle.unwrap_or_default());
+        }
     }
 }

@@ -445,7 +445,7 @@ impl ImageTransform {
     /// The size of what comes out of an image of this size.
     ///
     /// # Errors
-    /// An image that is too small for a random crop or a mirroring pad.
+    /// An image that is too small for a random crop.
     pub fn size_of(&self, image: Size) -> Result<Size, TransformError> {
         self.steps.iter().try_fold(image, |size, step| geometry::after(step, size))
     }

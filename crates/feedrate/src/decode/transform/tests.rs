@@ -44,7 +44,7 @@ fn some_step(dice: &mut Keyed) -> Step {
         5 => Step::CenterCrop(to),
         6 => Step::RandomCrop {
             size: to,
-            padding: (dice.below(2) == 0 && mode != PadMode::Reflect).then_some(padding),
+            padding: (dice.below(2) == 0).then_some(padding),
             if_needed: Some((PadMode::Constant, [5; 4])),
         },
         7 => Step::Pad(padding),
@@ -67,7 +67,6 @@ fn some_step(dice: &mut Keyed) -> Step {
 fn fused_is_one_after_the_other() {
     let mut dice = Key { seed: 3, ..Key::default() }.stream();
     let (mut worker, mut other) = (Worker::new(), Worker::new());
-    let mut done = 0;
     for case in 0..800_u64 {
         let channels = if case % 3 == 0 { Channels::Gray } else { Channels::Rgb };
         let mut whole = ImageTransform::new(channels).unwrap();
@@ -86,11 +85,7 @@ fn fused_is_one_after_the_other() {
             position: case,
             ..Key::default()
         };
-        let Ok(drawn) = whole.draw(image, key) else {
-            // A mirroring pad of more than there is.
-            continue;
-        };
-        done += 1;
+        let drawn = whole.draw(image, key).unwrap();
         let view = View::new(&bytes, image.width as usize, image.height as usize, count);
         let to = whole.size_of(image).unwrap();
         let mut found = vec![0; whole.bytes(to)];
@@ -113,7 +108,6 @@ fn fused_is_one_after_the_other() {
             assert_eq!(fixed, to);
         }
     }
-    assert!(done > 600, "{done}");
 }
 
 /// Every layout and dtype holds the same numbers.
