@@ -1,6 +1,8 @@
 //! JPEG by libjpeg-turbo, whose pixels are those of Pillow.
 
 mod ffi;
+#[cfg(test)]
+mod tests;
 
 use memchr::memmem;
 
