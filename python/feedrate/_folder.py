@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from feedrate._transform import Seeds, Transform
@@ -22,25 +23,28 @@ def _pil_loader(path: str) -> Any:
 class ImageFolder:
     """Images in a folder for each class: ``root/dog/xxx.jpg``, ``root/cat/nsdf3.png``. A sample is ``(image, number of its class)``.
 
-    Arguments, class rules, attributes and errors are those of ``torchvision.datasets.ImageFolder``: classes are the folders of ``root`` in sorted order, files
-    are searched for in them at any depth and sorted by path, and a class without images is an error unless ``allow_empty``. What differs is the work: with a
-    :class:`feedrate.image.Transform` (or a translated one, :func:`feedrate.image.from_torchvision`), a whole batch is read, decoded and transformed by native
-    code without the GIL, straight into the memory of the batch. ``feedrate.DataLoader`` takes threads as workers then; say ``workers="thread"`` to
+    Arguments, class rules, attributes and errors are those of ``torchvision.datasets.ImageFolder``: classes are the folders of
+    ``root`` in sorted order, files are searched for in them at any depth and sorted by path, and a class without images is an
+    error unless ``allow_empty``. What differs is the work: with a :class:`feedrate.image.Transform` (or a translated one,
+    :func:`feedrate.image.from_torchvision`), a whole batch is read, decoded and transformed by native code without the GIL, straight
+    into the memory of the batch. ``feedrate.DataLoader`` takes threads as workers then; say ``workers="thread"`` to
     ``feedrate.torch.DataLoader``.
 
     Random parameters are keyed by sample under ``seeding="sample"``, and drawn as the transform's ``draws`` says otherwise.
 
     Args:
         root: the folder.
-        transform: a :class:`feedrate.image.Transform`; or any function of what ``loader`` gives, which then runs in Python. ``None``: the pixels as an array.
+        transform: a :class:`feedrate.image.Transform`; or any function of what ``loader`` gives, which then runs in Python.
+            ``None``: the pixels as an array.
         target_transform: a function of the class number.
-        loader: a function from a path to an image, in Python. ``None``: native decoding; with another function as ``transform``, a Pillow image in RGB.
+        loader: a function from a path to an image, in Python. ``None``: native decoding; with another function as
+            ``transform``, a Pillow image in RGB.
         is_valid_file: whether a path is an image, instead of by ``extensions``.
         allow_empty: whether classes without images are allowed.
         extensions: what names of images end with, in lower case.
 
-    Raises ``FileNotFoundError`` for a folder without classes, or with an empty one. A file that is no image raises ``ValueError`` with its path when it is
-    asked for.
+    Raises ``FileNotFoundError`` for a folder without classes, or with an empty one. A file that is no image raises
+    ``ValueError`` with its path when it is asked for.
     """
 
     def __init__(
@@ -87,16 +91,16 @@ class ImageFolder:
         ends = None if extensions is None else tuple(extensions)
         if (ends is None) == (is_valid_file is None):
             raise ValueError("Both extensions and is_valid_file cannot be None or not None at the same time")
-        directory = os.path.expanduser(directory)
+        top = Path(directory).expanduser()
         found: list[tuple[str, int]] = []
         empty = set(class_to_idx)
         for name in sorted(class_to_idx):
-            folder = os.path.join(directory, name)
-            if not os.path.isdir(folder):
+            folder = top / name
+            if not folder.is_dir():
                 continue
             for place, _, files in sorted(os.walk(folder, followlinks=True)):
                 for file in sorted(files):
-                    path = os.path.join(place, file)
+                    path = os.path.join(place, file)  # noqa: PTH118 (a string is wanted)
                     if is_valid_file(path) if is_valid_file is not None else path.lower().endswith(ends or ()):
                         found.append((path, class_to_idx[name]))
                         empty.discard(name)
@@ -131,7 +135,8 @@ class ImageFolder:
         return None if not self.native or size is None else (self._transform.dtype, self._transform.shape(*size))
 
     def fill_batch(self, indices: Sequence[int], out: Any, seeds: Seeds | None) -> list[Any]:
-        """Makes the images of a batch in ``out``, a writable buffer of bytes, and gives their targets. ``seeds``: of each sample, where randomness is keyed."""
+        """Makes the images of a batch in ``out``, a writable buffer of bytes, and gives their targets. ``seeds``: of each
+        sample, where randomness is keyed."""
         batch = self._transform.open([self.samples[index][0] for index in indices])
         self._transform.draw(batch, seeds)
         batch.run([out], 1)

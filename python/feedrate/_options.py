@@ -7,7 +7,6 @@ import warnings
 from typing import Any
 
 from feedrate import _lanes
-from feedrate._pipeline import Pipeline
 
 WORKERS = ("process", "thread", "auto")
 SEEDING = ("worker", "sample")

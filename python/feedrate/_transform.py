@@ -81,8 +81,10 @@ class Transform:
             .normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         )
 
-    ``train(data)`` makes one image of the bytes of a file, a path, pixels, or a Pillow image, and ``train([...])`` a batch. Steps that follow each other are
-    fused: what a crop leaves out is not decoded, and numbers are written where they belong. Results are bit for bit those of Pillow and torchvision for the
+    ``train(data)`` makes one image of the bytes of a file, a path, pixels, or a Pillow image, and ``train([...])`` a batch.
+    Steps that follow each other are
+    fused: what a crop leaves out is not decoded, and numbers are written where they belong. Results are bit for bit those of
+        Pillow and torchvision for the
     same steps and parameters; ``docs/images.md`` has the table. The GIL is released.
 
     Without :meth:`to` or :meth:`normalize` the result is uint8 of the shape (height, width, channels).
@@ -90,11 +92,12 @@ class Transform:
     Args:
         steps: steps by name, such as ``[("random_resized_crop", 224), ("horizontal_flip",)]``: what the methods do, as a list.
         mode: what images are decoded to: ``"RGB"``, ``"L"`` (gray) or ``"RGBA"``.
-        shrink: ``"exact"`` decodes every pixel that is wanted. ``"dct"`` lets the JPEG decoder give a half, a quarter or an eighth of the size where what is
-            resized stays at least as large as what comes out: quicker, and not the same pixels.
-        draws: where random parameters come from. ``"keyed"``: from the key of the sample (:func:`feedrate.rng` inside of a loader). ``"torch"``: from torch's
-            generator, in torchvision's order. Parameters can also be given with each call.
-        pillow: whose order of a resize's two passes is taken: 13 (and newer) or 12 (and older). They differ by 1 or 2 in about one pixel of a hundred.
+        shrink: ``"exact"`` decodes every pixel that is wanted. ``"dct"`` lets the JPEG decoder give a half, a quarter or an
+            eighth of the size where what is resized stays at least as large as what comes out: quicker, and not the same pixels.
+        draws: where random parameters come from. ``"keyed"``: from the key of the sample (:func:`feedrate.rng` inside of a
+            loader). ``"torch"``: from torch's generator, in torchvision's order. Parameters can also be given with each call.
+        pillow: whose order of a resize's two passes is taken: 13 (and newer) or 12 (and older). They differ by 1 or 2 in about
+            one pixel of a hundred.
     """
 
     #: What :func:`from_torchvision` says about its translation.
@@ -109,7 +112,11 @@ class Transform:
         draws: Literal["keyed", "torch"] = "keyed",
         pillow: int = 13,
     ) -> None:
-        for name, value, allowed in (("mode", mode, MODES), ("shrink", shrink, ("exact", "dct")), ("draws", draws, ("keyed", "torch"))):
+        for name, value, allowed in (
+            ("mode", mode, MODES),
+            ("shrink", shrink, ("exact", "dct")),
+            ("draws", draws, ("keyed", "torch")),
+        ):
             if value not in allowed:
                 raise ValueError(f"{name} is one of {allowed}, but got {value!r}")
         self._options: dict[str, Any] = {"mode": mode, "shrink": shrink, "draws": draws, "pillow": pillow, "result": "numpy"}
@@ -179,7 +186,8 @@ class Transform:
         return self._then("random_resized_crop", *_pair("random_resized_crop", size), scale, ratio, interpolation)
 
     def resize(self, size: Size, max_size: int | None = None, interpolation: Interpolation = "bilinear") -> Self:
-        """One number: that becomes the shorter side, the ratio stays, and the longer side is at most ``max_size``. (height, width): exactly that."""
+        """One number: that becomes the shorter side, the ratio stays, and the longer side is at most ``max_size``. (height,
+        width): exactly that."""
         if isinstance(size, int) or len(size) == 1:
             short = _pair("resize", size)[0]
             return self._then("resize_short", short, max_size, interpolation)
@@ -188,7 +196,8 @@ class Transform:
         return self._then("resize", *_pair("resize", size), interpolation)
 
     def letterbox(self, size: Size, fill: int | Sequence[int] = 0, interpolation: Interpolation = "bicubic") -> Self:
-        """The largest size of the same ratio within ``size``, in the middle, with bars of the colour ``fill``; as Pillow's ``ImageOps.pad``."""
+        """The largest size of the same ratio within ``size``, in the middle, with bars of the colour ``fill``; as Pillow's
+        ``ImageOps.pad``."""
         return self._then("letterbox", *_pair("letterbox", size), _fill(fill), interpolation)
 
     def center_crop(self, size: Size) -> Self:
@@ -222,8 +231,8 @@ class Transform:
     def color_jitter(
         self, brightness: Span = 0, contrast: Span = 0, saturation: Span = 0, hue: Span = 0, *, p: float | None = None
     ) -> Self:
-        """Random factors, in random order. A number ``x`` stands for the span from 1 - x to 1 + x (of the hue, from -x to x). ``p``: the chance that it is
-        done at all."""
+        """Random factors, in random order. A number ``x`` stands for the span from 1 - x to 1 + x (of the hue, from -x to x).
+        ``p``: the chance that it is done at all."""
         factors = [
             _factor(name, value, center)
             for name, value, center in (
@@ -252,8 +261,8 @@ class Transform:
         *,
         scale: Literal["divide", "multiply", "keep"] | None = None,
     ) -> Self:
-        """The type and layout of the result. Floats lie between 0 and 1: ``scale="divide"`` divides by 255 as torchvision's ``ToTensor`` does, ``"multiply"``
-        multiplies with 1/255 as v2's ``ToDtype(scale=True)``, ``"keep"`` leaves 0 to 255."""
+        """The type and layout of the result. Floats lie between 0 and 1: ``scale="divide"`` divides by 255 as torchvision's
+        ``ToTensor`` does, ``"multiply"`` multiplies with 1/255 as v2's ``ToDtype(scale=True)``, ``"keep"`` leaves 0 to 255."""
         before = self._output
         return self._changed(_output=(dtype or before[0], layout, scale or before[2], before[3]))
 
@@ -320,8 +329,9 @@ class Transform:
         Args:
             data: the bytes of a file, a path, a uint8 array (height, width, channels), or a Pillow image; or a list of those.
             out: a C-contiguous array or tensor of the right dtype and shape to write into.
-            seed: draws random parameters from (seed, epoch, position), of each image in a list from the next position. Without it they are drawn as ``draws``
-                says; outside of a loader from torch's global generator, or NumPy's where torch is not imported.
+            seed: draws random parameters from (seed, epoch, position), of each image in a list from the next position. Without
+                it they are drawn as ``draws`` says; outside of a loader from torch's global generator, or NumPy's where torch
+                is not imported.
             epoch: see ``seed``.
             position: see ``seed``.
             parameters: what would be drawn: for each image a list of numbers for each random step, as ``parameters`` of a batch.
@@ -434,13 +444,15 @@ def _only_image(element: dict[str, Any]) -> str:
     found = [name for name in element if name.rsplit(".", 1)[-1].lower() in EXTENSIONS]
     if len(found) != 1:
         raise ValueError(
-            f"image() takes the field whose name says that it is an image ({', '.join(EXTENSIONS)}), and there are {found} among {sorted(element)}: "
-            "name one with field="
+            f"image() takes the field whose name says that it is an image ({', '.join(EXTENSIONS)}), and there are {found} among "
+            f"{sorted(element)}: name one with field="
         )
     return found[0]
 
 
-def pad_batch(images: Sequence[Any], fill: float = 0, *, multiple: int = 1, layout: Literal["CHW", "HWC"] = "CHW") -> tuple[Any, Any]:
+def pad_batch(
+    images: Sequence[Any], fill: float = 0, *, multiple: int = 1, layout: Literal["CHW", "HWC"] = "CHW"
+) -> tuple[Any, Any]:
     """Images of different sizes in one array, in the upper left corner each, and a mask that is ``True`` where there are pixels.
 
     Args:
@@ -449,7 +461,8 @@ def pad_batch(images: Sequence[Any], fill: float = 0, *, multiple: int = 1, layo
         multiple: heights and widths of the result are multiples of it.
         layout: of the images.
 
-    Returns (batch, mask), arrays or tensors as the images are, of the shapes (n, channels, height, width) or (n, height, width, channels), and (n, height, width).
+    Returns (batch, mask), arrays or tensors as the images are, of the shapes (n, channels, height, width) or (n, height,
+    width, channels), and (n, height, width).
     """
     if not images:
         raise ValueError("pad_batch() takes at least one image")
@@ -458,12 +471,14 @@ def pad_batch(images: Sequence[Any], fill: float = 0, *, multiple: int = 1, layo
     for image in images:
         if image.ndim != 3 or image.dtype != first.dtype or image.shape[3 - sum(axes)] != first.shape[3 - sum(axes)]:
             raise ValueError(
-                f"images of one batch have three dimensions, one dtype and one number of channels: the first has {first.dtype} {tuple(first.shape)}, and "
-                f"another one {image.dtype} {tuple(image.shape)}"
+                "images of one batch have three dimensions, one dtype and one number of channels: the first has "
+                f"{first.dtype} {tuple(first.shape)}, and another one {image.dtype} {tuple(image.shape)}"
             )
     height, width = (-(-max(int(image.shape[axis]) for image in images) // multiple) * multiple for axis in axes)
     shape = [len(images), *first.shape]
     shape[axes[0] + 1], shape[axes[1] + 1] = height, width
+    batch: Any
+    mask: Any
     if isinstance(first, np.ndarray):
         batch, mask = np.full(shape, fill, first.dtype), np.zeros((len(images), height, width), np.bool_)
     else:
@@ -480,13 +495,14 @@ def pad_batch(images: Sequence[Any], fill: float = 0, *, multiple: int = 1, layo
     return batch, mask
 
 
-def aspect_buckets(
-    area: int, *, multiple: int = 64, ratio: float = 2.0, smallest: int | None = None
-) -> list[tuple[int, int]]:
-    """Sizes (height, width) of about ``area`` pixels for images of different ratios, as diffusion models are trained on: sides are multiples of ``multiple``, no
-    area is larger than ``area``, and no side longer than ``ratio`` times the other. From portrait to landscape; for each width the largest height."""
+def aspect_buckets(area: int, *, multiple: int = 64, ratio: float = 2.0, smallest: int | None = None) -> list[tuple[int, int]]:
+    """Sizes (height, width) of about ``area`` pixels for images of different ratios, as diffusion models are trained on: sides
+    are multiples of ``multiple``, no area is larger than ``area``, and no side longer than ``ratio`` times the other. From
+    portrait to landscape; for each width the largest height."""
     if area < multiple * multiple or multiple < 1 or ratio < 1:
-        raise ValueError(f"no size with sides of a multiple of {multiple} has at most {area} pixels and a ratio of at most {ratio}")
+        raise ValueError(
+            f"no size with sides of a multiple of {multiple} has at most {area} pixels and a ratio of at most {ratio}"
+        )
     least = multiple if smallest is None else -(-smallest // multiple) * multiple
     found: dict[int, tuple[int, int]] = {}
     width = least
@@ -505,5 +521,3 @@ def nearest_bucket(height: int, width: int, buckets: Sequence[tuple[int, int]]) 
 
     wanted = math.log(width / height)
     return min(range(len(buckets)), key=lambda k: abs(math.log(buckets[k][1] / buckets[k][0]) - wanted))
-
-

@@ -73,8 +73,8 @@ class Drawing:
 
 
 def draw(transform: Transform, batch: Any, seeds: Seeds | None) -> None:
-    """The parameters of an opened batch, in torchvision's order: from a generator of each sample's seeds, else from the one of :func:`feedrate.rng`, else
-    from torch's global one."""
+    """The parameters of an opened batch, in torchvision's order: from a generator of each sample's seeds, else from the one of
+    :func:`feedrate.rng`, else from torch's global one."""
     import torch
 
     rng = current_rng()
@@ -271,7 +271,9 @@ class _Translator:
         self._step("vertical_flip", t.p)
 
     def _ColorJitter(self, t: Any, p: float | None = None) -> None:
-        spans = [None if span is None else (float(span[0]), float(span[1])) for span in (t.brightness, t.contrast, t.saturation, t.hue)]
+        spans = [
+            None if span is None else (float(span[0]), float(span[1])) for span in (t.brightness, t.contrast, t.saturation, t.hue)
+        ]
         self._pixels()
         self.made = self.made._then("color_jitter", *spans, p)
 
@@ -359,15 +361,16 @@ def from_torchvision(
     rest: Literal["error", "python"] = "error",
     on_tensors: Literal["error", "pillow"] = "error",
 ) -> Any:
-    """torchvision's transforms (v1 or v2: a ``Compose``, a list, ``nn.Sequential``, or one of them) as a :class:`Transform` that gives the same tensors bit for bit
-    as they do on a Pillow image in RGB, and draws from torch's generator in the same order.
+    """torchvision's transforms (v1 or v2: a ``Compose``, a list, ``nn.Sequential``, or one of them) as a :class:`Transform`
+    that gives the same tensors bit for bit as they do on a Pillow image in RGB, and draws from torch's generator in the same order.
 
     Args:
         transform: what is translated.
-        rest: what happens to transforms that have no native counterpart. ``"error"`` raises :class:`NotTranslated`, which names each and says why.
-            ``"python"`` gives a callable that runs those in front of the first of them natively and the others as they are (:class:`Split`).
-        on_tensors: v2 pipelines often crop and resize behind ``ToImage()``, where torchvision computes on tensors and gives other pixels than Pillow, by 1 or 2 here and
-            there. ``"pillow"`` translates those too, to Pillow's pixels.
+        rest: what happens to transforms that have no native counterpart. ``"error"`` raises :class:`NotTranslated`, which
+            names each and says why. ``"python"`` gives a callable that runs those in front of the first of them natively and
+            the others as they are (:class:`Split`).
+        on_tensors: v2 pipelines often crop and resize behind ``ToImage()``, where torchvision computes on tensors and gives
+            other pixels than Pillow, by 1 or 2 here and there. ``"pillow"`` translates those too, to Pillow's pixels.
 
     The result's ``report`` says what became of each.
     """
@@ -384,7 +387,9 @@ def from_torchvision(
             before = translator.made
             translator.take(step)
             new = translator.made._steps[len(before._steps) :]
-            report.translated.append((number, text, new[0][0] if new else "the output" if translator.made != before else "nothing"))
+            report.translated.append(
+                (number, text, new[0][0] if new else "the output" if translator.made != before else "nothing")
+            )
         except _Untranslatable as error:
             report.left.append((number, text, str(error)))
             first = number if first is None else first

@@ -24,7 +24,11 @@ def photographs() -> list[Image.Image]:
         return Path(spec.origin).parent
 
     names = [folder("sklearn") / "datasets/images" / name for name in ("china.jpg", "flower.jpg")]
-    names += sorted(path for path in (folder("skimage") / "data").glob("*") if path.suffix in (".jpg", ".png") and path.stat().st_size > 20_000)
+    names += sorted(
+        path
+        for path in (folder("skimage") / "data").glob("*")
+        if path.suffix in (".jpg", ".png") and path.stat().st_size > 20_000
+    )
     found = []
     for name in names:
         image = Image.open(name)

@@ -35,7 +35,9 @@ def root(tmp_path_factory):
 
 
 def compose():
-    return v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ColorJitter(0.2, 0.2), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+    return v1.Compose(
+        [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ColorJitter(0.2, 0.2), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    )
 
 
 class Wrapped:
@@ -109,11 +111,22 @@ def test_keyed_batches_do_not_depend_on_the_pool(root, draws):
     found = []
     for workers, pool in POOLS:
         dataset = feedrate.ImageFolder(root, transform)
-        loader = feedrate.torch.DataLoader(dataset, 5, shuffle=True, num_workers=workers, workers=pool, seeding="sample", seed=3, generator=torch.Generator().manual_seed(1))
+        loader = feedrate.torch.DataLoader(
+            dataset,
+            5,
+            shuffle=True,
+            num_workers=workers,
+            workers=pool,
+            seeding="sample",
+            seed=3,
+            generator=torch.Generator().manual_seed(1),
+        )
         found.append([batch for _ in range(2) for batch in loader])
     # A wrapped dataset is asked for samples, which draw the same.
     dataset = Wrapped(feedrate.ImageFolder(root, transform))
-    loader = feedrate.torch.DataLoader(dataset, 5, shuffle=True, seeding="sample", seed=3, generator=torch.Generator().manual_seed(1))
+    loader = feedrate.torch.DataLoader(
+        dataset, 5, shuffle=True, seeding="sample", seed=3, generator=torch.Generator().manual_seed(1)
+    )
     found.append([batch for _ in range(2) for batch in loader])
     for other in found[1:]:
         assert all(equal(a, b) for a, b in zip(found[0], other, strict=True))
@@ -132,7 +145,7 @@ def test_seeding_sample_is_torchvisions_too(root):
 def test_threads_draw_anew_for_each_sample(root):
     dataset = feedrate.ImageFolder(root, Transform().random_resized_crop(16))
     loader = feedrate.torch.DataLoader(dataset, 11, num_workers=1, workers="thread")
-    (a, _), (b, _) = loader
+    (a, _), _ = loader
     again, _ = next(iter(loader))
     assert not torch.equal(a[0], a[3])
     assert not torch.equal(a, again)
@@ -179,7 +192,9 @@ def test_a_function_as_transform_gets_a_pillow_image(root):
 
 def test_a_users_collation_gets_samples(root):
     dataset = feedrate.ImageFolder(root, Transform().resize(20))
-    loader = feedrate.DataLoader(dataset, 4, collate_fn=lambda samples: feedrate.image.pad_batch([image for image, _ in samples], layout="HWC"))
+    loader = feedrate.DataLoader(
+        dataset, 4, collate_fn=lambda samples: feedrate.image.pad_batch([image for image, _ in samples], layout="HWC")
+    )
     batch, mask = next(iter(loader))
     assert batch.shape[:1] == mask.shape[:1] == (4,)
     assert mask.all()

@@ -57,7 +57,7 @@ def test_many_rows_vanish_and_few_columns():
     ours = {pillow: feedrate.image.Transform(pillow=pillow).resize((40, 200))(image) for pillow in (12, 13)}
     assert not np.array_equal(ours[12], ours[13])
     assert np.abs(ours[12].astype(int) - ours[13]).max() <= 2
-    assert np.array_equal(ours[PILLOW if PILLOW > 12 else 12], np.asarray(image.resize((200, 40), Image.Resampling.BILINEAR)))
+    assert np.array_equal(ours[max(12, PILLOW)], np.asarray(image.resize((200, 40), Image.Resampling.BILINEAR)))
 
 
 def test_short_side_and_letterbox():

@@ -20,7 +20,14 @@ with warnings.catch_warnings():
     from torchvision import transforms as v1
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MODES = {"nearest": "NEAREST", "bilinear": "BILINEAR", "bicubic": "BICUBIC", "box": "BOX", "hamming": "HAMMING", "lanczos": "LANCZOS"}
+MODES = {
+    "nearest": "NEAREST",
+    "bilinear": "BILINEAR",
+    "bicubic": "BICUBIC",
+    "box": "BOX",
+    "hamming": "HAMMING",
+    "lanczos": "LANCZOS",
+}
 
 
 def interpolation(rng):
@@ -36,8 +43,12 @@ def some_geometry(lib, rng):
             lambda: lib.Resize(size, interpolation=interpolation(rng)),
             lambda: lib.Resize(30, max_size=rng.randint(31, 60)),
             lambda: lib.CenterCrop(size),
-            lambda: lib.RandomCrop(size, padding=rng.choice([None, 3, (2, 5), (1, 2, 3, 4)]), pad_if_needed=True, fill=rng.choice([0, (3, 200, 77)])),
-            lambda: lib.RandomCrop(4, padding=rng.choice([2, (1, 3)]), padding_mode=rng.choice(["edge", "symmetric"]), pad_if_needed=False),
+            lambda: lib.RandomCrop(
+                size, padding=rng.choice([None, 3, (2, 5), (1, 2, 3, 4)]), pad_if_needed=True, fill=rng.choice([0, (3, 200, 77)])
+            ),
+            lambda: lib.RandomCrop(
+                4, padding=rng.choice([2, (1, 3)]), padding_mode=rng.choice(["edge", "symmetric"]), pad_if_needed=False
+            ),
             lambda: lib.Pad(rng.choice([1, (2, 3), (4, 3, 2, 1)]), fill=rng.choice([0, 17, (1, 2, 3)])),
             lambda: lib.Pad(2, padding_mode=rng.choice(["edge", "reflect", "symmetric"])),
             lambda: lib.RandomHorizontalFlip(rng.choice([0.5, 0.1, 1.0])),
@@ -72,7 +83,12 @@ def some_end(lib, rng):
             lambda: [lib.ToImage(), lib.ToDtype(torch.float32, scale=True), lib.Normalize(MEAN, STD)],
             lambda: [lib.ToImage(), lib.ToDtype(torch.float32), lib.Normalize((100,), (50.0,))],
             lambda: [lib.ToImage(), lib.ToDtype(torch.float32, scale=True), lib.Normalize(MEAN, STD), lib.ToDtype(torch.float16)],
-            lambda: [lib.PILToTensor(), lib.ToDtype(torch.float32, scale=True), lib.Normalize(MEAN, STD), lib.ToDtype(torch.bfloat16)],
+            lambda: [
+                lib.PILToTensor(),
+                lib.ToDtype(torch.float32, scale=True),
+                lib.Normalize(MEAN, STD),
+                lib.ToDtype(torch.bfloat16),
+            ],
         ]
     return rng.choice(ends)()
 
@@ -126,11 +142,22 @@ def test_translated_pipelines_give_the_same_tensors(lib):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("lib", [v1, v2], ids=["v1", "v2"])
 def test_imagenet_pipelines(lib):
-    train = lib.Compose([lib.RandomResizedCrop(224), lib.RandomHorizontalFlip(), lib.ToTensor(), lib.Normalize(MEAN, STD)][: 4 if lib is v1 else 2])
-    test = lib.Compose([lib.Resize(256), lib.CenterCrop(224), *([lib.ToTensor()] if lib is v1 else [lib.ToImage(), lib.ToDtype(torch.float32, scale=True)]), lib.Normalize(MEAN, STD)])
+    train = lib.Compose(
+        [lib.RandomResizedCrop(224), lib.RandomHorizontalFlip(), lib.ToTensor(), lib.Normalize(MEAN, STD)][
+            : 4 if lib is v1 else 2
+        ]
+    )
+    test = lib.Compose(
+        [
+            lib.Resize(256),
+            lib.CenterCrop(224),
+            *([lib.ToTensor()] if lib is v1 else [lib.ToImage(), lib.ToDtype(torch.float32, scale=True)]),
+            lib.Normalize(MEAN, STD),
+        ]
+    )
     if lib is v2:
         train = lib.Compose([*train.transforms, lib.ToImage(), lib.ToDtype(torch.float32, scale=True), lib.Normalize(MEAN, STD)])
-    images = crops(6) + [photographs()[0]]
+    images = [*crops(6), photographs()[0]]
     files = [jpeg(image, quality=95) for image in images]
     for compose in (train, test):
         ours = from_torchvision(compose)
@@ -156,7 +183,7 @@ def test_the_rest_runs_in_python():
     image = crops(1, 90, 70)[0]
     compose = v1.Compose([v1.RandomCrop(50), v1.RandomRotation(30), v1.ToTensor(), v1.RandomErasing(p=1.0)])
     split = from_torchvision(compose, rest="python")
-    assert [name for _, name, _ in split.report.left][0].startswith("RandomRotation")
+    assert next(name for _, name, _ in split.report.left).startswith("RandomRotation")
     torch.manual_seed(3)
     expected = compose(image)
     torch.manual_seed(3)

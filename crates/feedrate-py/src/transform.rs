@@ -1,5 +1,8 @@
 //! Image transforms: definitions, and batches of images that are made without the GIL.
-#![expect(unsafe_code, reason = "pixels are read from Python's buffers and written into them without the GIL")]
+#![expect(
+    unsafe_code,
+    reason = "pixels are read from Python's buffers and written into them without the GIL"
+)]
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -8,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use feedrate::batch::DType;
 use feedrate::decode::resample::{Filter, Passes, View};
 use feedrate::decode::transform::{
-    Drawn, Fill, ImageTransform as Definition, Jitter, Layout, Output, PadMode, Padding, Scale, Size, Source, Step, Target,
-    TransformError, Worker,
+    Drawn, Fill, ImageTransform as Definition, Jitter, Layout, Output, PadMode, Padding, Scale, Size, Source, Step,
+    Target, TransformError, Worker,
 };
 use feedrate::decode::{Channels, Rect};
 use feedrate::random::Key;
@@ -191,13 +194,24 @@ impl ImageTransform {
     }
 
     #[pyo3(signature = (dtype, layout, scale, normalize))]
-    fn output(&self, dtype: &str, layout: &str, scale: &str, normalize: Option<(Vec<f32>, Vec<f32>)>) -> PyResult<Self> {
-        let dtype = DType::from_name(dtype)
-            .ok_or_else(|| PyValueError::new_err(format!("dtype is uint8, float16, bfloat16 or float32, not {dtype:?}")))?;
+    fn output(
+        &self,
+        dtype: &str,
+        layout: &str,
+        scale: &str,
+        normalize: Option<(Vec<f32>, Vec<f32>)>,
+    ) -> PyResult<Self> {
+        let dtype = DType::from_name(dtype).ok_or_else(|| {
+            PyValueError::new_err(format!("dtype is uint8, float16, bfloat16 or float32, not {dtype:?}"))
+        })?;
         let layout = match layout {
             "CHW" => Layout::Planes,
             "HWC" => Layout::Pixels,
-            other => return Err(PyValueError::new_err(format!("layout is \"CHW\" or \"HWC\", not {other:?}"))),
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "layout is \"CHW\" or \"HWC\", not {other:?}"
+                )));
+            }
         };
         let scale = match scale {
             "keep" => Scale::Keep,
@@ -221,7 +235,11 @@ impl ImageTransform {
 
     /// Which pass of a resize comes first: as in Pillow 13, or as before.
     fn passes(&self, pillow: u32) -> Self {
-        let passes = if pillow >= 13 { Passes::Pillow13 } else { Passes::Pillow12 };
+        let passes = if pillow >= 13 {
+            Passes::Pillow13
+        } else {
+            Passes::Pillow12
+        };
         Self {
             inner: self.inner.clone().passes(passes),
         }
@@ -274,7 +292,10 @@ impl ImageTransform {
                 .map(|(number, opened)| opened.map_err(|error| (number, error)))
                 .collect::<Result<Vec<_>, (usize, Failure)>>()
         });
-        let (inputs, sizes): (Vec<Input>, Vec<Size>) = opened.map_err(|(number, error)| error.raised(number, &items))?.into_iter().unzip();
+        let (inputs, sizes): (Vec<Input>, Vec<Size>) = opened
+            .map_err(|(number, error)| error.raised(number, &items))?
+            .into_iter()
+            .unzip();
         Ok(ImageBatch {
             transform,
             names: items.into_iter().map(Bound::unbind).collect(),
@@ -300,7 +321,10 @@ impl From<TransformError> for Failure {
 impl Failure {
     /// The exception, which says which of the items it was.
     fn raised(self, number: usize, items: &[Bound<'_, PyAny>]) -> PyErr {
-        let name = items.get(number).and_then(|item| item.cast::<PyString>().ok()).map(ToString::to_string);
+        let name = items
+            .get(number)
+            .and_then(|item| item.cast::<PyString>().ok())
+            .map(ToString::to_string);
         let place = name.clone().unwrap_or_else(|| format!("image {number}"));
         match self {
             Self::Read(error, path) => match error.raw_os_error() {
@@ -317,10 +341,11 @@ enum Input {
     Path(String),
     File(Vec<u8>),
     Bytes(PyBackedBytes),
-    /// A one-dimensional buffer.
-    Buffer(PyBuffer<u8>),
     /// A buffer of rows, columns and perhaps channels.
-    Pixels { buffer: PyBuffer<u8>, shape: [usize; 3] },
+    Pixels {
+        buffer: PyBuffer<u8>,
+        shape: [usize; 3],
+    },
 }
 
 impl Input {
@@ -332,17 +357,19 @@ impl Input {
             return Ok(Self::Bytes(bytes.clone().into()));
         }
         let buffer = PyBuffer::<u8>::get(item).map_err(|error| {
-            let error = PyTypeError::new_err(format!(
+            PyTypeError::new_err(format!(
                 "an image is a path (str), bytes, or a C-contiguous uint8 array, but got {}: {error}",
                 item.get_type()
-            ));
-            error
+            ))
         })?;
         if !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err("pixels have to lie in C order without gaps: use numpy.ascontiguousarray"));
+            return Err(PyValueError::new_err(
+                "pixels have to lie in C order without gaps: use numpy.ascontiguousarray",
+            ));
         }
         match *buffer.shape() {
-            [_] => Ok(Self::Buffer(buffer)),
+            // Copied, since others may write to it while it is decoded.
+            [_] => buffer.to_vec(item.py()).map(Self::File),
             [height, width] => Ok(Self::Pixels {
                 buffer,
                 shape: [height, width, 1],
@@ -371,7 +398,6 @@ impl Input {
             Self::Path(_) => Source::Encoded(&[]),
             Self::File(bytes) => Source::Encoded(bytes),
             Self::Bytes(bytes) => Source::Encoded(bytes),
-            Self::Buffer(buffer) => Source::Encoded(contents(buffer)),
             Self::Pixels {
                 buffer,
                 shape: [height, width, channels],
@@ -483,7 +509,11 @@ impl ImageBatch {
                         image.len()
                     )));
                 }
-                random.iter().zip(image).map(|(step, numbers)| rich(step, numbers)).collect()
+                random
+                    .iter()
+                    .zip(image)
+                    .map(|(step, numbers)| rich(step, numbers))
+                    .collect()
             })
             .collect::<PyResult<Vec<_>>>()?;
         self.drawn = Some(drawn);
@@ -552,7 +582,10 @@ impl ImageBatch {
         if count == self.inputs.len() {
             return Ok(());
         }
-        Err(PyValueError::new_err(format!("{count} {what} for {} images", self.inputs.len())))
+        Err(PyValueError::new_err(format!(
+            "{count} {what} for {} images",
+            self.inputs.len()
+        )))
     }
 
     fn failed(&self, py: Python<'_>, number: usize, error: Failure) -> PyErr {
@@ -603,12 +636,18 @@ fn plain(drawn: &Drawn) -> Vec<f64> {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers that were checked")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers that were checked"
+)]
 fn rich(step: &Step, numbers: &[f64]) -> PyResult<Drawn> {
     let whole = |number: f64| (number.fract() == 0.0 && (0.0..4e9).contains(&number)).then_some(number as u32);
     let wholes: Option<Vec<u32>> = numbers.iter().copied().map(whole).collect();
     let found = match (step, wholes.as_deref()) {
-        (Step::RandomResizedCrop { .. }, Some(&[y, x, height, width])) => Some(Drawn::Crop(Rect::new(x, y, width, height))),
+        (Step::RandomResizedCrop { .. }, Some(&[y, x, height, width])) => {
+            Some(Drawn::Crop(Rect::new(x, y, width, height)))
+        }
         (Step::RandomCrop { .. }, Some(&[y, x])) => Some(Drawn::Corner(x, y)),
         (Step::HorizontalFlip(_) | Step::VerticalFlip(_) | Step::RandomGrayscale(_), Some(&[done @ (0 | 1)])) => {
             Some(Drawn::Done(done == 1))
@@ -616,9 +655,13 @@ fn rich(step: &Step, numbers: &[f64]) -> PyResult<Drawn> {
         (Step::ColorJitter { .. }, Some(&[0])) => Some(Drawn::Jitter(None)),
         (Step::ColorJitter { .. }, _) => match numbers {
             [done, order @ .., brightness, contrast, saturation, hue] if *done > 0.0 && order.len() == 4 => {
-                let order: Option<Vec<u8>> = order.iter().map(|n| whole(*n).filter(|n| *n < 4).map(|n| n as u8)).collect();
+                let order: Option<Vec<u8>> = order
+                    .iter()
+                    .map(|n| whole(*n).filter(|n| *n < 4).map(|n| n as u8))
+                    .collect();
                 order.and_then(|order| order.try_into().ok()).map(|order| {
-                    let factors = [brightness, contrast, saturation, hue].map(|factor| Some(*factor).filter(|f| !f.is_nan()));
+                    let factors =
+                        [brightness, contrast, saturation, hue].map(|factor| Some(*factor).filter(|f| !f.is_nan()));
                     Drawn::Jitter(Some(Jitter { order, factors }))
                 })
             }

@@ -1,12 +1,15 @@
 //! The kernels with AVX2: 16-bit products of two taps at a time, the weights in two halves.
-#![expect(unsafe_code, reason = "vector instructions, found at run time, and loads of whole registers")]
+#![expect(
+    unsafe_code,
+    reason = "vector instructions, found at run time, and loads of whole registers"
+)]
 
 use std::arch::x86_64::{
-    __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_shuffle_epi32,
-    _mm256_add_epi32, _mm256_castsi128_si256, _mm256_castsi256_si128, _mm256_cvtepu8_epi16, _mm256_extracti128_si256,
-    _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_set1_epi32,
-    _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_si256,
-    _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+    __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_shuffle_epi32, _mm256_add_epi32,
+    _mm256_castsi128_si256, _mm256_castsi256_si128, _mm256_cvtepu8_epi16, _mm256_extracti128_si256,
+    _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_packs_epi32, _mm256_packus_epi16,
+    _mm256_set1_epi32, _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi32,
+    _mm256_srai_epi32, _mm256_storeu_si256, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
 };
 
 use super::weights::{Axis, GROUP, PRECISION};
@@ -40,7 +43,11 @@ pub(super) fn horizontal(input: View<'_>, axis: &Axis, out: &mut [u8], stride: u
             .rev()
             .find(|x| {
                 let (first, taps) = axis.bounds(*x);
-                let loads = if channels == 1 { taps.div_ceil(16) * 16 } else { taps.div_ceil(GROUP) * GROUP * channels };
+                let loads = if channels == 1 {
+                    taps.div_ceil(16) * 16
+                } else {
+                    taps.div_ceil(GROUP) * GROUP * channels
+                };
                 last + first * channels + loads + reach <= input.data.len()
             })
             .map_or(0, |x| x + 1);
@@ -81,7 +88,8 @@ fn pair_shuffles<const CHANNELS: usize>() -> (__m256i, __m256i) {
                 0, Z, 4, Z, 1, Z, 5, Z, 2, Z, 6, Z, 3, Z, 7, Z, 0, Z, 4, Z, 1, Z, 5, Z, 2, Z, 6, Z, 3, Z, 7, Z,
             ),
             _mm256_setr_epi8(
-                8, Z, 12, Z, 9, Z, 13, Z, 10, Z, 14, Z, 11, Z, 15, Z, 8, Z, 12, Z, 9, Z, 13, Z, 10, Z, 14, Z, 11, Z, 15, Z,
+                8, Z, 12, Z, 9, Z, 13, Z, 10, Z, 14, Z, 11, Z, 15, Z, 8, Z, 12, Z, 9, Z, 13, Z, 10, Z, 14, Z, 11, Z,
+                15, Z,
             ),
         )
     }
@@ -102,7 +110,14 @@ unsafe fn weights(at: *const i16) -> __m256i {
 /// # Safety
 /// Sixteen bytes can be read at every fourth tap of these pixels in these rows, and `out` has 4 bytes behind each row's pixels.
 #[target_feature(enable = "avx2")]
-unsafe fn colours<const CHANNELS: usize>(input: View<'_>, axis: &Axis, out: &mut [u8], stride: usize, y: usize, width: usize) {
+unsafe fn colours<const CHANNELS: usize>(
+    input: View<'_>,
+    axis: &Axis,
+    out: &mut [u8],
+    stride: usize,
+    y: usize,
+    width: usize,
+) {
     let (front, back) = pair_shuffles::<CHANNELS>();
     let base = input.data.as_ptr();
     let half = _mm256_set1_epi32(HALF);
@@ -149,7 +164,12 @@ unsafe fn colours<const CHANNELS: usize>(input: View<'_>, axis: &Axis, out: &mut
         .enumerate()
         {
             // SAFETY: inside of row y + k and what lies behind it, as asserted by `horizontal`.
-            unsafe { out.as_mut_ptr().add(at + k * stride).cast::<i32>().write_unaligned(four) };
+            unsafe {
+                out.as_mut_ptr()
+                    .add(at + k * stride)
+                    .cast::<i32>()
+                    .write_unaligned(four);
+            }
         }
     }
 }
@@ -175,8 +195,14 @@ unsafe fn gray(input: View<'_>, axis: &Axis, out: &mut [u8], y: usize, width: us
             // SAFETY: arrays of a register's size; for the pixels see above.
             unsafe {
                 let pixels = _mm256_cvtepu8_epi16(_mm_loadu_si128(row.add(first + start).cast()));
-                lows = _mm256_add_epi32(lows, _mm256_madd_epi16(pixels, _mm256_loadu_si256(few_low.as_ptr().cast())));
-                highs = _mm256_add_epi32(highs, _mm256_madd_epi16(pixels, _mm256_loadu_si256(few_high.as_ptr().cast())));
+                lows = _mm256_add_epi32(
+                    lows,
+                    _mm256_madd_epi16(pixels, _mm256_loadu_si256(few_low.as_ptr().cast())),
+                );
+                highs = _mm256_add_epi32(
+                    highs,
+                    _mm256_madd_epi16(pixels, _mm256_loadu_si256(few_high.as_ptr().cast())),
+                );
             }
         }
         let sums = _mm256_add_epi32(lows, _mm256_slli_epi32::<15>(highs));
@@ -188,7 +214,6 @@ unsafe fn gray(input: View<'_>, axis: &Axis, out: &mut [u8], y: usize, width: us
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
 fn clip(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }

@@ -128,12 +128,23 @@ impl<'a> View<'a> {
     /// If it is not inside.
     #[must_use]
     pub fn part(&self, columns: Range<usize>, rows: Range<usize>) -> Self {
-        assert!(columns.start <= columns.end && columns.end <= self.width && rows.start <= rows.end && rows.end <= self.height);
+        assert!(
+            columns.start <= columns.end
+                && columns.end <= self.width
+                && rows.start <= rows.end
+                && rows.end <= self.height
+        );
         if columns.is_empty() || rows.is_empty() {
             return Self::with_stride(&[], columns.len(), 0, self.channels, self.stride);
         }
         let start = rows.start * self.stride + columns.start * self.channels;
-        Self::with_stride(&self.data[start..], columns.len(), rows.len(), self.channels, self.stride)
+        Self::with_stride(
+            &self.data[start..],
+            columns.len(),
+            rows.len(),
+            self.channels,
+            self.stride,
+        )
     }
 }
 
@@ -234,13 +245,22 @@ impl Resize {
         columns: Range<usize>,
         rows: Range<usize>,
     ) -> Self {
-        assert!(from.0 > 0 && from.1 > 0 && to.0 > 0 && to.1 > 0, "an image without pixels");
+        assert!(
+            from.0 > 0 && from.1 > 0 && to.0 > 0 && to.1 > 0,
+            "an image without pixels"
+        );
         assert!(columns.start < columns.end && columns.end <= to.0 && rows.start < rows.end && rows.end <= to.1);
         let [left, upper, right, lower] = area;
-        assert!(left >= 0.0 && upper >= 0.0 && left < right && upper < lower, "no area: {area:?}");
+        assert!(
+            left >= 0.0 && upper >= 0.0 && left < right && upper < lower,
+            "no area: {area:?}"
+        );
         #[expect(clippy::cast_precision_loss, reason = "sizes of images")]
         let whole = (from.0 as f32, from.1 as f32);
-        assert!(right <= whole.0 && lower <= whole.1, "{area:?} is not inside of {from:?}");
+        assert!(
+            right <= whole.0 && lower <= whole.1,
+            "{area:?} is not inside of {from:?}"
+        );
         let window = (columns.len(), rows.len());
         if filter == Filter::Nearest {
             let across = nearest::Table::new(from.0, left, right, to.0, columns);
@@ -256,8 +276,8 @@ impl Resize {
         let across = (to.0 != from.0 || left != 0.0 || right != whole.0)
             .then(|| Axis::new(filter, from.0, left, right, to.0, columns.clone()));
         #[expect(clippy::float_cmp, reason = "as Pillow asks")]
-        let down =
-            (to.1 != from.1 || upper != 0.0 || lower != whole.1).then(|| Axis::new(filter, from.1, upper, lower, to.1, rows.clone()));
+        let down = (to.1 != from.1 || upper != 0.0 || lower != whole.1)
+            .then(|| Axis::new(filter, from.1, upper, lower, to.1, rows.clone()));
         let source = (
             across.as_ref().map_or(columns, Axis::span),
             down.as_ref().map_or(rows, Axis::span),

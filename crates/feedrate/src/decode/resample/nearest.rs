@@ -41,7 +41,13 @@ impl Table {
     }
 }
 
-pub(super) fn run(input: View<'_>, across: &Table, down: &Table, row: &mut Vec<u8>, each: &mut dyn FnMut(usize, &[u8])) {
+pub(super) fn run(
+    input: View<'_>,
+    across: &Table,
+    down: &Table,
+    row: &mut Vec<u8>,
+    each: &mut dyn FnMut(usize, &[u8]),
+) {
     let channels = input.channels;
     for (y, place) in down.places.iter().enumerate() {
         let line = input.row(*place);

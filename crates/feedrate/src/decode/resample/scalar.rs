@@ -7,7 +7,6 @@ use super::weights::{Axis, PRECISION};
 
 const HALF: i32 = 1 << (PRECISION - 1);
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
 fn pixel(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }
@@ -26,10 +25,12 @@ pub(super) fn row(input: View<'_>, axis: &Axis, out: &mut [u8], y: usize, column
     for x in columns {
         let (first, _) = axis.bounds(x);
         for channel in 0..channels {
-            let sum = axis.weights(x).zip(row[first * channels + channel..].iter().step_by(channels)).fold(
-                HALF,
-                |sum: i32, (weight, value)| sum.wrapping_add(weight.wrapping_mul(i32::from(*value))),
-            );
+            let sum = axis
+                .weights(x)
+                .zip(row[first * channels + channel..].iter().step_by(channels))
+                .fold(HALF, |sum: i32, (weight, value)| {
+                    sum.wrapping_add(weight.wrapping_mul(i32::from(*value)))
+                });
             out[x * channels + channel] = pixel(sum);
         }
     }
@@ -38,7 +39,12 @@ pub(super) fn row(input: View<'_>, axis: &Axis, out: &mut [u8], y: usize, column
 /// The bytes of one output row, from `start` on.
 pub(super) fn vertical(input: View<'_>, axis: &Axis, y: usize, out: &mut [u8], start: usize) {
     let (first, _) = axis.bounds(y);
-    for (x, out) in out.iter_mut().enumerate().take(input.width * input.channels).skip(start) {
+    for (x, out) in out
+        .iter_mut()
+        .enumerate()
+        .take(input.width * input.channels)
+        .skip(start)
+    {
         let sum = axis.weights(y).enumerate().fold(HALF, |sum: i32, (k, weight)| {
             sum.wrapping_add(weight.wrapping_mul(i32::from(input.data[(first + k) * input.stride + x])))
         });

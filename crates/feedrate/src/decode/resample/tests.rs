@@ -7,7 +7,11 @@ fn image(dice: &mut Keyed, width: usize, height: usize, channels: usize, stride:
     (0..bytes)
         .map(|_| {
             let byte = dice.next_u32().to_le_bytes()[0];
-            if extremes { if byte < 128 { 0 } else { 255 } } else { byte }
+            if extremes {
+                if byte < 128 { 0 } else { 255 }
+            } else {
+                byte
+            }
         })
         .collect()
 }
@@ -36,11 +40,17 @@ fn stretch(dice: &mut Keyed, length: usize) -> (f32, f32) {
         0 => (0.0, length as f32),
         1 => {
             let a = (dice.uniform() * (length - 1.0)).floor();
-            (a as f32, (a + 1.0 + (dice.uniform() * (length - a - 1.0)).floor()) as f32)
+            (
+                a as f32,
+                (a + 1.0 + (dice.uniform() * (length - a - 1.0)).floor()) as f32,
+            )
         }
         _ => {
             let a = dice.uniform() * length * 0.6;
-            (a as f32, (a + (length - a) * (0.1 + 0.9 * dice.uniform())).min(length) as f32)
+            (
+                a as f32,
+                (a + (length - a) * (0.1 + 0.9 * dice.uniform())).min(length) as f32,
+            )
         }
     }
 }
@@ -48,7 +58,11 @@ fn stretch(dice: &mut Keyed, length: usize) -> (f32, f32) {
 /// Every kernel gives the same bytes, for any filter, size, area, stride and number of channels; a window is a part of the whole.
 #[test]
 fn kernels_agree_and_windows_are_parts() {
-    let mut dice = Key { seed: 11, ..Key::default() }.stream();
+    let mut dice = Key {
+        seed: 11,
+        ..Key::default()
+    }
+    .stream();
     let (mut plain, mut fast) = (Scratch::without_simd(), Scratch::default());
     for case in 0..600 {
         let filter = Filter::ALL[case % 6];
@@ -60,20 +74,35 @@ fn kernels_agree_and_windows_are_parts() {
         let view = View::with_stride(&data, from.0, from.1, channels, stride);
         let ((left, right), (upper, lower)) = (stretch(&mut dice, from.0), stretch(&mut dice, from.1));
         let area = [left, upper, right, lower];
-        let passes = if dice.below(2) == 0 { Passes::Pillow13 } else { Passes::Pillow12 };
+        let passes = if dice.below(2) == 0 {
+            Passes::Pillow13
+        } else {
+            Passes::Pillow12
+        };
         let how = (filter, passes);
         let whole = Resize::new(how, from, area, to, 0..to.0, 0..to.1);
         let expected = all(&whole, view, &mut plain);
         assert_eq!(expected.len(), to.0 * to.1 * channels);
-        assert_eq!(all(&whole, view, &mut fast), expected, "{how:?} {channels} {from:?} {area:?} {to:?}");
+        assert_eq!(
+            all(&whole, view, &mut fast),
+            expected,
+            "{how:?} {channels} {from:?} {area:?} {to:?}"
+        );
         let x = size(&mut dice, to.0 as u64) - 1;
         let y = size(&mut dice, to.1 as u64) - 1;
-        let (columns, rows) = (x..x + size(&mut dice, (to.0 - x) as u64), y..y + size(&mut dice, (to.1 - y) as u64));
+        let (columns, rows) = (
+            x..x + size(&mut dice, (to.0 - x) as u64),
+            y..y + size(&mut dice, (to.1 - y) as u64),
+        );
         let window = Resize::new(how, from, area, to, columns.clone(), rows.clone());
         let cut: Vec<u8> = rows
             .flat_map(|y| expected[(y * to.0 + columns.start) * channels..(y * to.0 + columns.end) * channels].to_vec())
             .collect();
-        assert_eq!(all(&window, view, &mut fast), cut, "{how:?} {channels} {from:?} {area:?} {to:?}");
+        assert_eq!(
+            all(&window, view, &mut fast),
+            cut,
+            "{how:?} {channels} {from:?} {area:?} {to:?}"
+        );
     }
 }
 
@@ -84,7 +113,11 @@ fn a_known_image() {
     let view = View::new(&data, 5, 4, 1);
     let mut scratch = Scratch::default();
     for (filter, expected) in GOLDEN {
-        let found = all(&Resize::whole((filter, Passes::default()), (5, 4), (3, 2)), view, &mut scratch);
+        let found = all(
+            &Resize::whole((filter, Passes::default()), (5, 4), (3, 2)),
+            view,
+            &mut scratch,
+        );
         assert_eq!(found, expected, "{filter:?}");
     }
 }

@@ -83,6 +83,7 @@ impl Axis {
     /// The weights with which `from..to` of `input` pixels becomes `output` pixels, for those of `window`.
     #[expect(
         clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "sizes of images; C's conversions, as Pillow has them"
@@ -125,7 +126,10 @@ impl Axis {
             }
         }
         Self {
-            bounds: found.iter().map(|(first, taps)| ((first - start) as u32, *taps as u32)).collect(),
+            bounds: found
+                .iter()
+                .map(|(first, taps)| ((first - start) as u32, *taps as u32))
+                .collect(),
             low,
             high,
             taps,
@@ -139,12 +143,14 @@ impl Axis {
     }
 
     /// Of an output pixel: its first input pixel, from the start of the span, and how many there are.
+    #[inline]
     pub(super) fn bounds(&self, output: usize) -> (usize, usize) {
         let (first, taps) = self.bounds[output];
         (first as usize, taps as usize)
     }
 
     /// The low and high halves of an output pixel's weights: as many as there are for any of them, zeros at the end.
+    #[inline]
     pub(super) fn halves(&self, output: usize) -> (&[i16], &[i16]) {
         let at = output * self.taps..(output + 1) * self.taps;
         (&self.low[at.clone()], &self.high[at])

@@ -139,7 +139,11 @@ fn from_hsv([h, s, v]: [u8; 3]) -> [u8; 3] {
 }
 
 /// torchvision's `adjust_hue` on a Pillow image: `shift` is in turns.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as NumPy converts")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "as NumPy converts"
+)]
 fn turn(pixels: &mut [u8], shift: f64) {
     let shift = (shift * 255.0) as i32 as u8;
     let mut last = ([0; 3], from_hsv([shift, 0, 0]));

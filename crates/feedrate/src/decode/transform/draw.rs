@@ -37,7 +37,9 @@ fn chance(step: &str, chance: f64) -> Result<(), TransformError> {
     if (0.0..=1.0).contains(&chance) {
         return Ok(());
     }
-    Err(definition(format!("the chance of {step} lies between 0 and 1, but got {chance}")))
+    Err(definition(format!(
+        "the chance of {step} lies between 0 and 1, but got {chance}"
+    )))
 }
 
 fn span(name: &str, span: Span, from: f64, to: f64) -> Result<(), TransformError> {
@@ -61,10 +63,14 @@ pub(super) fn check(step: &Step, channels: usize) -> Result<(), TransformError> 
         Step::RandomResizedCrop { size, scale, ratio, .. } => {
             sized(*size)?;
             if !(0.0 < scale.0 && scale.0 <= scale.1 && scale.1.is_finite()) {
-                return Err(definition(format!("scale goes from a share above 0 to a larger one, but got {scale:?}")));
+                return Err(definition(format!(
+                    "scale goes from a share above 0 to a larger one, but got {scale:?}"
+                )));
             }
             if !(0.0 < ratio.0 && ratio.0 <= ratio.1 && ratio.1.is_finite()) {
-                return Err(definition(format!("ratio goes from a number above 0 to a larger one, but got {ratio:?}")));
+                return Err(definition(format!(
+                    "ratio goes from a number above 0 to a larger one, but got {ratio:?}"
+                )));
             }
             Ok(())
         }
@@ -80,9 +86,7 @@ pub(super) fn check(step: &Step, channels: usize) -> Result<(), TransformError> 
             Target::Exact(size) | Target::Letterbox(size, _) => sized(*size),
         },
         Step::CenterCrop(size) | Step::RandomCrop { size, .. } => sized(*size),
-        Step::Pad(_) => Ok(()),
-        Step::HorizontalFlip(p) => chance("a flip", *p),
-        Step::VerticalFlip(p) => chance("a flip", *p),
+        Step::HorizontalFlip(p) | Step::VerticalFlip(p) => chance("a flip", *p),
         Step::ColorJitter {
             brightness,
             contrast,
@@ -95,15 +99,19 @@ pub(super) fn check(step: &Step, channels: usize) -> Result<(), TransformError> 
             span("saturation", *saturation, 0.0, f64::MAX)?;
             span("hue", *hue, -0.5, 0.5)?;
             if channels == 4 {
-                return Err(definition("colour jitter is for RGB and gray images: decode to RGB".into()));
+                return Err(definition(
+                    "colour jitter is for RGB and gray images: decode to RGB".into(),
+                ));
             }
             p.map_or(Ok(()), |p| chance("colour jitter", p))
         }
-        Step::Grayscale(to) if !matches!(to, 1 | 3) => Err(definition(format!("grayscale gives 1 or 3 channels, not {to}"))),
+        Step::Grayscale(to) if !matches!(to, 1 | 3) => {
+            Err(definition(format!("grayscale gives 1 or 3 channels, not {to}")))
+        }
         Step::Grayscale(_) | Step::RandomGrayscale(_) if channels == 4 => {
             Err(definition("grayscale is for RGB and gray images: decode to RGB".into()))
         }
-        Step::Grayscale(_) => Ok(()),
+        Step::Grayscale(_) | Step::Pad(_) => Ok(()),
         Step::RandomGrayscale(p) => chance("random grayscale", *p),
     }
 }

@@ -98,7 +98,10 @@ pub(super) fn center(image: Size, size: Size) -> (Option<Padding>, Rect) {
 
 /// What a random crop puts around an image because it is too small.
 pub(super) fn needed(image: Size, size: Size, (mode, fill): (PadMode, Fill)) -> Option<Padding> {
-    let (x, y) = (size.width.saturating_sub(image.width), size.height.saturating_sub(image.height));
+    let (x, y) = (
+        size.width.saturating_sub(image.width),
+        size.height.saturating_sub(image.height),
+    );
     (x > 0 || y > 0).then_some(Padding {
         left: x,
         top: y,
@@ -194,7 +197,9 @@ pub(super) fn pad(image: View<'_>, padding: &Padding, out: &mut Vec<u8>) {
     out.clear();
     out.reserve(width * height * channels);
     let fill = &padding.fill[..channels];
-    let columns: Vec<Option<usize>> = (0..width).map(|x| inside(x, padding.left, image.width, padding.mode)).collect();
+    let columns: Vec<Option<usize>> = (0..width)
+        .map(|x| inside(x, padding.left, image.width, padding.mode))
+        .collect();
     let left = padding.left as usize;
     for y in 0..height {
         let Some(row) = inside(y, padding.top, image.height, padding.mode).map(|y| image.row(y)) else {

@@ -12,6 +12,8 @@ mod run;
 mod store;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -220,7 +222,9 @@ impl fmt::Display for Step {
             ),
             Self::Resize { to, filter } => match to {
                 Target::Short { size, most: None } => write!(f, "resize(short={size}, {})", filter.name()),
-                Target::Short { size, most: Some(most) } => write!(f, "resize(short={size}, most={most}, {})", filter.name()),
+                Target::Short { size, most: Some(most) } => {
+                    write!(f, "resize(short={size}, most={most}, {})", filter.name())
+                }
                 Target::Exact(size) => write!(f, "resize({size}, {})", filter.name()),
                 Target::Letterbox(size, fill) => write!(f, "letterbox({size}, fill={fill:?}, {})", filter.name()),
             },
@@ -426,10 +430,12 @@ impl ImageTransform {
 
     /// Channels of what comes out.
     pub fn output_channels(&self) -> usize {
-        self.steps.iter().fold(self.input_channels(), |channels, step| match step {
-            Step::Grayscale(channels) => *channels,
-            _ => channels,
-        })
+        self.steps
+            .iter()
+            .fold(self.input_channels(), |channels, step| match step {
+                Step::Grayscale(channels) => *channels,
+                _ => channels,
+            })
     }
 
     /// The type and layout of what comes out.
@@ -447,7 +453,9 @@ impl ImageTransform {
     /// # Errors
     /// An image that is too small for a random crop.
     pub fn size_of(&self, image: Size) -> Result<Size, TransformError> {
-        self.steps.iter().try_fold(image, |size, step| geometry::after(step, size))
+        self.steps
+            .iter()
+            .try_fold(image, |size, step| geometry::after(step, size))
     }
 
     /// Bytes of an output of this size.

@@ -62,7 +62,12 @@ enum Base {
     /// The source, or with `true` the pixels that were made last.
     Whole(bool),
     /// A rectangle of one of those, at another size.
-    Resized { made: bool, rect: Rect, filter: Filter, to: Size },
+    Resized {
+        made: bool,
+        rect: Rect,
+        filter: Filter,
+        to: Size,
+    },
 }
 
 impl Lazy {
@@ -88,6 +93,9 @@ impl Lazy {
         (window.width, window.height) = (rect.width, rect.height);
     }
 }
+
+/// What takes rows, each with its place.
+type Sink<'a> = dyn FnMut(usize, &[u8]) -> Result<(), TransformError> + 'a;
 
 /// All that one image needs.
 struct Job<'a> {
@@ -141,8 +149,13 @@ impl Worker {
         };
         let mut drawn = drawn.iter();
         for step in transform.steps() {
-            let drawn = if step.is_random() { drawn.next() } else { Some(&Drawn::Done(true)) };
-            let drawn = drawn.ok_or_else(|| TransformError::Mismatch(format!("no parameters were drawn for {step}")))?;
+            let drawn = if step.is_random() {
+                drawn.next()
+            } else {
+                Some(&Drawn::Done(true))
+            };
+            let drawn =
+                drawn.ok_or_else(|| TransformError::Mismatch(format!("no parameters were drawn for {step}")))?;
             job.step(step, drawn)?;
         }
         job.finish(out)
@@ -210,15 +223,20 @@ impl Job<'_> {
                 self.materialise()?;
                 self.gray(self.made.1)
             }
-            (step, drawn) => Err(TransformError::Mismatch(format!("{step} got parameters of another step: {drawn:?}"))),
+            (step, drawn) => Err(TransformError::Mismatch(format!(
+                "{step} got parameters of another step: {drawn:?}"
+            ))),
         }
     }
 
     fn crop(&mut self, step: &Step, rect: Rect) -> Result<(), TransformError> {
         let size = self.state.size();
-        let inside = |at: u32, part: u32, length: u32| part > 0 && at.checked_add(part).is_some_and(|end| end <= length);
+        let inside =
+            |at: u32, part: u32, length: u32| part > 0 && at.checked_add(part).is_some_and(|end| end <= length);
         if !inside(rect.x, rect.width, size.width) || !inside(rect.y, rect.height, size.height) {
-            return Err(TransformError::Mismatch(format!("{step}: {rect:?} is not inside of an image of {size}")));
+            return Err(TransformError::Mismatch(format!(
+                "{step}: {rect:?} is not inside of an image of {size}"
+            )));
         }
         self.state.crop(rect);
         Ok(())
@@ -329,7 +347,7 @@ impl Job<'_> {
     }
 
     /// Gives the rows of the state, each with its place; upside down where it is, but never mirrored from left to right.
-    fn emit(&mut self, each: &mut dyn FnMut(usize, &[u8]) -> Result<(), TransformError>) -> Result<(), TransformError> {
+    fn emit(&mut self, each: &mut Sink<'_>) -> Result<(), TransformError> {
         let state = self.state;
         let window = state.window;
         let height = window.height as usize;

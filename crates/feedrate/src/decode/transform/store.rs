@@ -1,5 +1,7 @@
 //! Bytes to numbers of the output, by tables: one lookup for each value.
 
+#[cfg(target_arch = "x86_64")]
+use super::wide;
 use super::{ImageTransform, Layout, Output, Scale, Size, TransformError};
 use crate::batch::DType;
 
@@ -19,7 +21,10 @@ pub(super) fn check(output: &Output, channels: usize) -> Result<(), TransformErr
     }
     for (name, values) in [("mean", mean), ("std", std)] {
         if values.len() != channels && values.len() != 1 {
-            return wrong(format!("{name} has {} values, and images have {channels} channels", values.len()));
+            return wrong(format!(
+                "{name} has {} values, and images have {channels} channels",
+                values.len()
+            ));
         }
     }
     if std.contains(&0.0) {
@@ -80,6 +85,12 @@ pub(super) struct Store {
     tables: Tables,
     layout: Layout,
     channels: usize,
+    /// Whether rows of RGB go the wide way.
+    #[cfg(target_arch = "x86_64")]
+    wide: bool,
+    /// The tables of singles as arithmetic.
+    #[cfg(target_arch = "x86_64")]
+    formula: Option<wide::Formula>,
 }
 
 impl Store {
@@ -115,10 +126,53 @@ impl Store {
             _ => Tables::Bytes,
         };
         Self {
+            #[cfg(target_arch = "x86_64")]
+            wide: wide::available() && channels == 3,
+            #[cfg(target_arch = "x86_64")]
+            formula: match &tables {
+                Tables::Singles(tables) => {
+                    let of = |values: &[f32], channel: usize| values[channel.min(values.len() - 1)];
+                    let normalise = output.normalise.as_ref();
+                    let normalise =
+                        normalise.map(|(mean, std)| [0, 1, 2].map(|channel| (of(mean, channel), of(std, channel))));
+                    wide::Formula::new(output.scale, normalise, tables)
+                }
+                _ => None,
+            },
             tables,
             layout: output.layout,
             channels,
         }
+    }
+
+    /// The usual cases, if the processor is a usual one.
+    #[cfg(target_arch = "x86_64")]
+    fn wide_row(&self, out: &mut [u8], place: &Place, row: &[u8]) -> bool {
+        if !self.wide || place.width < 16 {
+            return false;
+        }
+        let columns = place.y * place.width..(place.y + 1) * place.width;
+        match (&self.tables, self.layout) {
+            (Tables::Bytes, Layout::Pixels) => {
+                wide::mirror(row, &mut out[place.y * row.len()..(place.y + 1) * row.len()])
+            }
+            (Tables::Bytes, Layout::Planes) => {
+                wide::bytes(
+                    row,
+                    planes(out, place.plane).map(|plane| &mut plane[columns.clone()]),
+                    place.mirrored,
+                );
+            }
+            (Tables::Singles(_), Layout::Planes) => {
+                let (Some(formula), Ok(out)) = (&self.formula, bytemuck::try_cast_slice_mut(out)) else {
+                    return false;
+                };
+                let planes = planes(out, place.plane).map(|plane| &mut plane[columns.clone()]);
+                wide::singles(formula, row, planes, place.mirrored);
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// One row of the output, from left to right, or from right to left.
@@ -140,26 +194,42 @@ impl Store {
             layout: self.layout,
             mirrored,
         };
+        if matches!(self.tables, Tables::Bytes) && !mirrored && (self.layout == Layout::Pixels || self.channels == 1) {
+            out[y * row.len()..(y + 1) * row.len()].copy_from_slice(row);
+            return Ok(());
+        }
+        #[cfg(target_arch = "x86_64")]
+        if self.wide_row(out, &place, row) {
+            return Ok(());
+        }
         match &self.tables {
-            Tables::Bytes if !mirrored && (self.layout == Layout::Pixels || self.channels == 1) => {
-                out[y * row.len()..(y + 1) * row.len()].copy_from_slice(row);
-            }
             Tables::Bytes => place.write(out, row, self.channels, |_, byte| byte),
             Tables::Halves(tables) => {
                 let out = bytemuck::try_cast_slice_mut(out).map_err(unaligned)?;
-                place.write(out, row, self.channels, |channel, byte| tables[channel][usize::from(byte)]);
+                place.write(out, row, self.channels, |channel, byte| {
+                    tables[channel][usize::from(byte)]
+                });
             }
             Tables::Singles(tables) => {
                 let out: &mut [u32] = bytemuck::try_cast_slice_mut(out).map_err(unaligned)?;
                 if let (Layout::Planes, [r, g, b]) = (self.layout, &tables[..]) {
                     place.planes(out, row, [r, g, b]);
                 } else {
-                    place.write(out, row, self.channels, |channel, byte| tables[channel][usize::from(byte)]);
+                    place.write(out, row, self.channels, |channel, byte| {
+                        tables[channel][usize::from(byte)]
+                    });
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The three planes of an output.
+fn planes<T>(out: &mut [T], plane: usize) -> [&mut [T]; 3] {
+    let (red, rest) = out.split_at_mut(plane);
+    let (green, blue) = rest.split_at_mut(plane);
+    [red, green, blue]
 }
 
 fn unaligned(error: bytemuck::PodCastError) -> TransformError {
@@ -191,8 +261,7 @@ impl Place {
 
     /// The usual case, with as few checks in the loop as it takes.
     fn planes<T: Copy>(&self, out: &mut [T], row: &[u8], [r, g, b]: [&[T; 256]; 3]) {
-        let (red, rest) = out.split_at_mut(self.plane);
-        let (green, blue) = rest.split_at_mut(self.plane);
+        let [red, green, blue] = planes(out, self.plane);
         let columns = self.y * self.width..(self.y + 1) * self.width;
         let out = red[columns.clone()]
             .iter_mut()
@@ -235,5 +304,22 @@ mod tests {
             assert_eq!(bfloat16(value), brain, "{value}");
         }
         assert!(float16(f32::NAN) & 0x7c00 == 0x7c00 && float16(f32::NAN) & 0x3ff != 0);
+    }
+
+    /// The usual normalisation goes the wide way: its arithmetic gives what the tables hold.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn formulas_are_taken() {
+        let output = Output {
+            dtype: DType::F32,
+            layout: Layout::Planes,
+            normalise: Some((vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225])),
+            ..Output::default()
+        };
+        for scale in [Scale::Divide, Scale::Multiply, Scale::Keep] {
+            let output = Output { scale, ..output.clone() };
+            let store = Store::new(&ImageTransform::default().output(output).unwrap());
+            assert_eq!(store.formula.is_some(), wide::available(), "{scale:?}");
+        }
     }
 }

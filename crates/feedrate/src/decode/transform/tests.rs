@@ -10,7 +10,8 @@ fn size(dice: &mut Keyed, least: u64, most: u64) -> u32 {
 fn some_step(dice: &mut Keyed) -> Step {
     let filter = Filter::ALL[usize::try_from(dice.below(6)).unwrap()];
     let to = Size::new(size(dice, 1, 40), size(dice, 1, 40));
-    let mode = [PadMode::Constant, PadMode::Edge, PadMode::Symmetric, PadMode::Reflect][usize::try_from(dice.below(4)).unwrap()];
+    let mode = [PadMode::Constant, PadMode::Edge, PadMode::Symmetric, PadMode::Reflect]
+        [usize::try_from(dice.below(4)).unwrap()];
     let padding = Padding {
         left: size(dice, 0, 5),
         top: size(dice, 0, 5),
@@ -65,7 +66,11 @@ fn some_step(dice: &mut Keyed) -> Step {
 /// Steps together give what they give one by one.
 #[test]
 fn fused_is_one_after_the_other() {
-    let mut dice = Key { seed: 3, ..Key::default() }.stream();
+    let mut dice = Key {
+        seed: 3,
+        ..Key::default()
+    }
+    .stream();
     let (mut worker, mut other) = (Worker::new(), Worker::new());
     for case in 0..800_u64 {
         let channels = if case % 3 == 0 { Channels::Gray } else { Channels::Rgb };
@@ -89,13 +94,19 @@ fn fused_is_one_after_the_other() {
         let view = View::new(&bytes, image.width as usize, image.height as usize, count);
         let to = whole.size_of(image).unwrap();
         let mut found = vec![0; whole.bytes(to)];
-        worker.run(&whole, Source::Pixels(view), image, &drawn, &mut found).unwrap();
+        worker
+            .run(&whole, Source::Pixels(view), image, &drawn, &mut found)
+            .unwrap();
 
         let (mut bytes, mut at) = (bytes, image);
         let mut left = drawn.iter();
         for step in whole.steps() {
             let single = ImageTransform::new(channels).unwrap().step(step.clone()).unwrap();
-            let drawn: Vec<Drawn> = if step.is_random() { left.next().cloned().into_iter().collect() } else { Vec::new() };
+            let drawn: Vec<Drawn> = if step.is_random() {
+                left.next().cloned().into_iter().collect()
+            } else {
+                Vec::new()
+            };
             let to = single.size_of(at).unwrap();
             let mut out = vec![0; single.bytes(to)];
             let view = View::new(&bytes, at.width as usize, at.height as usize, count);
@@ -110,49 +121,74 @@ fn fused_is_one_after_the_other() {
     }
 }
 
-/// Every layout and dtype holds the same numbers.
+/// Every layout, dtype and width holds the same numbers, mirrored or not.
 #[test]
 fn outputs() {
-    let bytes: Vec<u8> = (0..=255).chain(0..=44).collect();
-    let image = Size::new(20, 5);
-    let view = View::new(&bytes[..300], 20, 5, 3);
-    let base = ImageTransform::new(Channels::Rgb).unwrap().step(Step::HorizontalFlip(1.0)).unwrap();
     let mut worker = Worker::new();
-    let mut make = |output: Output| {
-        let transform = base.clone().output(output).unwrap();
-        let mut out = vec![0_u32; transform.bytes(image).div_ceil(4)];
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut out);
-        let bytes = &mut bytes[..transform.bytes(image)];
-        worker
-            .run(&transform, Source::Pixels(view), image, &[Drawn::Done(true)], bytes)
+    for (width, mirrored) in (1..70).flat_map(|width| [(width, true), (width, false)]) {
+        let bytes: Vec<u8> = (0..=255).cycle().skip(width).take(width * 2 * 3).collect();
+        let image = Size::new(u32::try_from(width).unwrap(), 2);
+        let view = View::new(&bytes, width, 2, 3);
+        let base = ImageTransform::new(Channels::Rgb)
+            .unwrap()
+            .step(Step::HorizontalFlip(1.0))
             .unwrap();
-        bytes.to_vec()
-    };
-    let plain = make(Output::default());
-    let normalise = Some((vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]));
-    for layout in [Layout::Planes, Layout::Pixels] {
-        let same = make(Output {
-            layout,
-            ..Output::default()
-        });
-        let float = make(Output {
-            dtype: DType::F32,
-            layout,
-            normalise: normalise.clone(),
-            ..Output::default()
-        });
-        let float: Vec<f32> = float.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
-        for y in 0..5 {
-            for x in 0..20 {
-                for c in 0..3 {
-                    let at = if layout == Layout::Planes { c * 100 + y * 20 + x } else { (y * 20 + x) * 3 + c };
-                    let byte = bytes[(y * 20 + 19 - x) * 3 + c];
-                    assert_eq!(plain[(y * 20 + x) * 3 + c], byte);
-                    assert_eq!(same[at], byte);
-                    let (mean, std) = normalise.as_ref().unwrap();
-                    let expected = (f32::from(byte) / 255.0 - mean[c]) / std[c];
-                    assert_eq!(float[at].to_bits(), expected.to_bits());
+        let mut make = |output: Output| {
+            let transform = base.clone().output(output).unwrap();
+            let mut out = vec![0_u32; transform.bytes(image).div_ceil(4)];
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut out);
+            let bytes = &mut bytes[..transform.bytes(image)];
+            worker
+                .run(&transform, Source::Pixels(view), image, &[Drawn::Done(mirrored)], bytes)
+                .unwrap();
+            bytes.to_vec()
+        };
+        let values = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
+        for (layout, scale, normalise) in [
+            (Layout::Planes, Scale::Divide, true),
+            (Layout::Pixels, Scale::Divide, true),
+            (Layout::Planes, Scale::Multiply, false),
+            (Layout::Planes, Scale::Keep, true),
+            (Layout::Planes, Scale::Divide, false),
+        ] {
+            let same = make(Output {
+                layout,
+                ..Output::default()
+            });
+            let float = make(Output {
+                dtype: DType::F32,
+                layout,
+                scale,
+                normalise: normalise.then(|| values.clone()),
+            });
+            let half = make(Output {
+                dtype: DType::BF16,
+                layout,
+                scale,
+                normalise: normalise.then(|| values.clone()),
+            });
+            for (y, x, c) in (0..2).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| (y, x, c)))) {
+                let at = if layout == Layout::Planes {
+                    (c * 2 + y) * width + x
+                } else {
+                    (y * width + x) * 3 + c
+                };
+                let byte = bytes[(y * width + if mirrored { width - 1 - x } else { x }) * 3 + c];
+                assert_eq!(same[at], byte);
+                let mut expected = f32::from(byte);
+                match scale {
+                    Scale::Keep => {}
+                    Scale::Divide => expected /= 255.0,
+                    Scale::Multiply => expected *= 1.0 / 255.0,
                 }
+                if normalise {
+                    expected = (expected - values.0[c]) / values.1[c];
+                }
+                let found = f32::from_le_bytes(float[at * 4..at * 4 + 4].try_into().unwrap());
+                assert_eq!(found.to_bits(), expected.to_bits(), "{width} {layout:?} {scale:?}");
+                let bits = found.to_bits();
+                let rounded = bits + 0x7fff + ((bits >> 16) & 1);
+                assert_eq!(half[at * 2..at * 2 + 2], rounded.to_le_bytes()[2..]);
             }
         }
     }
@@ -229,5 +265,8 @@ fn a_definition_says_what_is_wrong() {
         })
         .unwrap();
     let error = crop.size_of(Size::new(8, 20)).unwrap_err();
-    assert!(error.to_string().contains("9x9") && error.to_string().contains("8x20"), "{error}");
+    assert!(
+        error.to_string().contains("9x9") && error.to_string().contains("8x20"),
+        "{error}"
+    );
 }
