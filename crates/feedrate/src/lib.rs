@@ -2,6 +2,8 @@
 
 pub mod batch;
 pub mod dataset;
+#[cfg(feature = "image")]
+pub mod decode;
 pub mod deliver;
 mod error;
 pub mod loader;

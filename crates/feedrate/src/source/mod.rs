@@ -20,7 +20,7 @@ mod lines;
 mod mds;
 mod memory;
 #[cfg(test)]
-mod mutate;
+pub(crate) mod mutate;
 mod npy;
 #[cfg(feature = "parquet")]
 mod parquet;

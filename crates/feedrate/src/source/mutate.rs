@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use super::{Reader, Source};
 
 /// A folder of a test, gone at its end.
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("feedrate-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    pub(super) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, bytes).unwrap();
         path
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -33,14 +33,14 @@ impl Drop for Folder {
 }
 
 /// A small generator: splitmix64.
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(super) fn roll(&mut self) -> u64 {
+    pub(crate) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -48,7 +48,7 @@ impl Dice {
     }
 
     /// Below `n`, which is not 0.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.roll() % n as u64).unwrap()
     }
 }
@@ -105,7 +105,7 @@ fn damage(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
 
 /// Runs `try_it` on damaged copies: `times` of them, or for as many seconds as `FEEDRATE_FUZZ_SECONDS` says. The seed is in the panic's
 /// message, and one seed is tried alone by `FEEDRATE_FUZZ_SEED`.
-pub(super) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8])) {
+pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8])) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, times, until) = match (number("FEEDRATE_FUZZ_SEED"), number("FEEDRATE_FUZZ_SECONDS")) {
         (Some(seed), _) => (seed, 1, None),
@@ -133,7 +133,7 @@ pub(super) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8]))
 }
 
 /// Reads everything in every way, and gives the number of records. No record may come after the end.
-pub(super) fn exhaust(source: &dyn Source) -> u64 {
+pub(crate) fn exhaust(source: &dyn Source) -> u64 {
     const MOST: u64 = 5_000;
     let Ok(parts) = source.parts() else { return 0 };
     let mut records = 0;
@@ -174,7 +174,7 @@ pub(super) fn exhaust(source: &dyn Source) -> u64 {
 }
 
 /// All records of a part.
-pub(super) fn all(reader: &mut dyn Reader) -> Vec<crate::batch::Value> {
+pub(crate) fn all(reader: &mut dyn Reader) -> Vec<crate::batch::Value> {
     std::iter::from_fn(|| reader.next().unwrap())
         .map(|record| record.value)
         .collect()
