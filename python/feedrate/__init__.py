@@ -7,7 +7,7 @@
 from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._coordinator import Coordinator, RankMissing
-from feedrate._errors import Error, PipelineError, WorkerDied
+from feedrate._errors import Error, ImageError, PipelineError, WorkerDied
 from feedrate._fetch import END, NOT_READY
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
@@ -22,6 +22,7 @@ __all__ = [
     "Coordinator",
     "DataLoader",
     "Error",
+    "ImageError",
     "IterableDataset",
     "PackedList",
     "Pipeline",

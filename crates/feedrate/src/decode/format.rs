@@ -208,7 +208,7 @@ pub enum Mode {
     Rgb16,
     /// 16 bits for each of three colours, and alpha. Pillow keeps the upper 8 bits and says `RGBA`.
     Rgba16,
-    /// 16 bits of gray, and alpha. Pillow keeps the upper 8 bits and says `LA`.
+    /// 16 bits of gray, and alpha. Pillow keeps the upper 8 bits and says `RGBA`.
     GrayAlpha16,
     /// 32 bits of a whole number with a sign.
     Int32,
@@ -222,11 +222,11 @@ impl Mode {
         match self {
             Self::Bilevel => "1",
             Self::Gray => "L",
-            Self::GrayAlpha | Self::GrayAlpha16 => "LA",
+            Self::GrayAlpha => "LA",
             Self::Palette => "P",
             Self::PaletteAlpha => "PA",
             Self::Rgb | Self::Rgb16 => "RGB",
-            Self::Rgba | Self::Rgba16 => "RGBA",
+            Self::Rgba | Self::Rgba16 | Self::GrayAlpha16 => "RGBA",
             Self::Rgbx => "RGBX",
             Self::Cmyk => "CMYK",
             Self::Lab => "LAB",

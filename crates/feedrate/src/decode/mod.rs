@@ -17,11 +17,17 @@
 //! # Ok::<(), feedrate::decode::ImageError>(())
 //! ```
 
+mod bmp;
+mod bytes;
 mod error;
 mod exif;
 mod format;
+mod gif;
 mod jpeg;
 mod pixels;
+mod png;
+mod tiff;
+mod webp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,6 +36,7 @@ use crate::error::Panic;
 pub use error::{Flaw, ImageError};
 pub use format::{Format, Mode};
 pub use pixels::{Image, Pixels};
+pub use png::write_png;
 
 /// What a header says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +101,7 @@ pub struct Options {
     pub channels: Channels,
     /// More pixels than this are refused before memory is taken.
     pub max_pixels: u64,
-    /// Whether EXIF's orientation is applied, as Pillow's `ImageOps.exif_transpose` does.
+    /// Whether EXIF's orientation is applied, as Pillow's `ImageOps.exif_transpose` does. TIFF is always turned, as in Pillow.
     pub orientation: bool,
     /// What is done with an image that ends early.
     pub truncated: Truncated,
@@ -193,7 +200,11 @@ impl Decoder {
     pub fn decode(&mut self, bytes: &[u8], options: &Options) -> Result<Image, ImageError> {
         self.guarded(bytes, |decoder, format| match format {
             Format::Jpeg => decoder.jpeg.decode(bytes, options),
-            other => Err(ImageError::new(Flaw::Unsupported, other, "not read yet")),
+            Format::Png => png::decode(bytes, options),
+            Format::WebP => webp::decode(bytes, options),
+            Format::Gif => gif::decode(bytes, options),
+            Format::Bmp => bmp::decode(bytes, options),
+            Format::Tiff => tiff::decode(bytes, options, &mut decoder.jpeg),
         })
     }
 
@@ -255,7 +266,11 @@ impl Decoder {
 pub fn info(bytes: &[u8]) -> Result<Info, ImageError> {
     Decoder::new().guarded(bytes, |_, format| match format {
         Format::Jpeg => jpeg::info(bytes),
-        other => Err(ImageError::new(Flaw::Unsupported, other, "not read yet")),
+        Format::Png => png::info(bytes),
+        Format::WebP => webp::info(bytes),
+        Format::Gif => gif::info(bytes),
+        Format::Bmp => bmp::info(bytes),
+        Format::Tiff => tiff::info(bytes),
     })
 }
 

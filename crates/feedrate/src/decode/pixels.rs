@@ -206,6 +206,12 @@ impl Raw {
             return Err(ImageError::new(Flaw::Unsupported, format, message));
         }
         let bytes = self.to_bytes(options.deep);
+        match (channels, self.mode) {
+            (Channels::Gray, Mode::Gray | Mode::Bilevel) => return done(1, Pixels::U8(bytes)),
+            (Channels::Rgb, Mode::Rgb) => return done(3, Pixels::U8(bytes)),
+            (Channels::Rgba, Mode::Rgba) => return done(4, Pixels::U8(bytes)),
+            _ => {}
+        }
         let pixels = Source {
             bytes: &bytes,
             mode: self.mode,
@@ -303,10 +309,10 @@ pub(super) fn rgb_of_cmyk(pixel: &[u8]) -> [u8; 3] {
     [one(pixel[0]), one(pixel[1]), one(pixel[2])]
 }
 
-/// Pillow's YCbCr to RGB: 6 fractional bits, from tables that it rounded.
+/// Pillow's YCbCr to RGB: 6 fractional bits, from tables that were rounded as a cast to a whole number does it.
 fn rgb_of_ycbcr(pixel: &[u8]) -> [u8; 3] {
-    #[expect(clippy::cast_possible_truncation, reason = "small, and rounded")]
-    let scaled = |factor: f64, value: u8| (factor * 64.0 * (f64::from(value) - 128.0)).round() as i32;
+    #[expect(clippy::cast_possible_truncation, reason = "small")]
+    let scaled = |factor: f64, value: u8| (factor * 64.0 * (f64::from(value) - 128.0) + 0.5) as i32;
     let luma = i32::from(pixel[0]);
     let clip = |value: i32| low(value.clamp(0, 255).cast_unsigned());
     [
