@@ -22,6 +22,8 @@ mod bytes;
 mod error;
 mod exif;
 mod format;
+#[cfg(test)]
+mod fuzz;
 mod gif;
 mod jpeg;
 mod pixels;

@@ -2,7 +2,7 @@
 
 mod ffi;
 #[cfg(test)]
-mod tests;
+pub(in crate::decode) mod tests;
 
 use memchr::memmem;
 

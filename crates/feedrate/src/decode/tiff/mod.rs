@@ -31,8 +31,6 @@ enum Sample {
     Inverted,
     /// Colours were multiplied by alpha.
     Premultiplied,
-    /// Two of three have a sign.
-    Signed,
 }
 
 /// A page: what its tags say.
@@ -188,7 +186,7 @@ fn layout(
         (5, 1, 16, 4, []) => plain(Mode::Cmyk),
         (6, 1, 8, 3, []) if jpeg => plain(Mode::Rgb),
         (6, 1, 8, 3, []) if compression == 1 => plain(Mode::YCbCr),
-        (8, 1, 8, 3, []) => Ok((Mode::Lab, Sample::Signed)),
+        (8, 1, 8, 3, []) => plain(Mode::Lab),
         _ => Err(unsupported(format!(
             "photometric interpretation {photometric} with {samples} samples of {bits} bits, sample format {format}, extra samples \
              {extra:?} and compression {compression} is not read"
@@ -412,12 +410,6 @@ fn treated(page: &Page, mut bytes: Vec<u8>) -> Vec<u8> {
     match page.treatment {
         Sample::Plain => {}
         Sample::Inverted => bytes.iter_mut().for_each(|byte| *byte = !*byte),
-        Sample::Signed => {
-            for pixel in bytes.chunks_exact_mut(3) {
-                pixel[1] ^= 128;
-                pixel[2] ^= 128;
-            }
-        }
         Sample::Premultiplied => {
             for pixel in bytes.chunks_exact_mut(4) {
                 let alpha = u16::from(pixel[3]);
