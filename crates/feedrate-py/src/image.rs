@@ -57,7 +57,9 @@ impl Input {
         let buffer = PyBuffer::<u8>::get(object).map_err(|error| {
             let kind = object.get_type();
             let error_text = error.value(object.py()).to_string();
-            PyTypeError::new_err(format!("an image is bytes, bytearray, memoryview or an array of uint8, not {kind}: {error_text}"))
+            PyTypeError::new_err(format!(
+                "an image is bytes, bytearray, memoryview or an array of uint8, not {kind}: {error_text}"
+            ))
         })?;
         buffer.to_vec(object.py()).map(Self::Copied)
     }
@@ -134,18 +136,28 @@ fn options(
         Some("RGB") => Channels::Rgb,
         Some("RGBA") => Channels::Rgba,
         Some(other) => {
-            return Err(PyValueError::new_err(format!("mode is \"RGB\", \"L\", \"RGBA\" or None (as stored), not {other:?}")));
+            return Err(PyValueError::new_err(format!(
+                "mode is \"RGB\", \"L\", \"RGBA\" or None (as stored), not {other:?}"
+            )));
         }
     };
     options.truncated = match truncated {
         "refuse" => Truncated::Refuse,
         "fill" => Truncated::Fill,
-        other => return Err(PyValueError::new_err(format!("truncated is \"refuse\" or \"fill\", not {other:?}"))),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "truncated is \"refuse\" or \"fill\", not {other:?}"
+            )));
+        }
     };
     options.deep = match deep {
         "clip" => Deep::Clip,
         "scale" => Deep::Scale,
-        other => return Err(PyValueError::new_err(format!("deep is \"clip\" or \"scale\", not {other:?}"))),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "deep is \"clip\" or \"scale\", not {other:?}"
+            )));
+        }
     };
     options.orientation = orientation;
     options.frame = frame;
@@ -181,7 +193,9 @@ pub(crate) fn decode_images<'py>(
         let mut decoder = Decoder::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(input), Some(place)) = (inputs.get(index), results.get(index)) else { break };
+            let (Some(input), Some(place)) = (inputs.get(index), results.get(index)) else {
+                break;
+            };
             if stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -234,7 +248,14 @@ pub(crate) fn image_info(
         };
         raised(py, &error)
     })?;
-    Ok((found.format.name(), found.width, found.height, found.mode.pillow_name(), found.frames, found.orientation))
+    Ok((
+        found.format.name(),
+        found.width,
+        found.height,
+        found.mode.pillow_name(),
+        found.frames,
+        found.orientation,
+    ))
 }
 
 /// A PNG of 8-bit pixels in rows without padding: 1, 3 or 4 channels.

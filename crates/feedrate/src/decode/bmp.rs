@@ -121,7 +121,10 @@ fn is_gray(palette: &[[u8; 4]], colours: u64, bits: u16) -> bool {
     let value = |i: usize| u8::try_from(if colours == 2 { i * 255 } else { i }).ok();
     let fits = (bits == 1 && colours <= 2) || (bits == 8 && colours > 2);
     fits && palette.len() as u64 == colours
-        && palette.iter().enumerate().all(|(i, c)| value(i).is_some_and(|v| c[..3] == [v, v, v]))
+        && palette
+            .iter()
+            .enumerate()
+            .all(|(i, c)| value(i).is_some_and(|v| c[..3] == [v, v, v]))
 }
 
 fn layout(bits: u16, compression: u32, masks: [u32; 4]) -> Result<(Mode, Layout), ImageError> {
@@ -148,7 +151,11 @@ fn layout(bits: u16, compression: u32, masks: [u32; 4]) -> Result<(Mode, Layout)
                 (24, [0xff_0000, 0xff00, 0xff, _]) => (Mode::Rgb, bgr(3)),
                 (16, [0xf800, 0x7e0, 0x1f, _]) => (Mode::Rgb, Layout::Bits565),
                 (16, [0x7c00, 0x3e0, 0x1f, _]) => (Mode::Rgb, Layout::Bits555),
-                (bits, masks) => return Err(unsupported(format!("{bits} bits with the masks {masks:x?} are not read"))),
+                (bits, masks) => {
+                    return Err(unsupported(format!(
+                        "{bits} bits with the masks {masks:x?} are not read"
+                    )));
+                }
             })
         }
         4 => Err(unsupported("a JPEG within a BMP is not read")),
@@ -185,7 +192,11 @@ pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Image, ImageErro
 }
 
 fn truncated(rows: usize, height: u32) -> ImageError {
-    let message = format!("the file ends early: {} of {} rows are whole", with_commas(rows), with_commas(height));
+    let message = format!(
+        "the file ends early: {} of {} rows are whole",
+        with_commas(rows),
+        with_commas(height)
+    );
     ImageError::new(Flaw::Truncated, Format::Bmp, message)
 }
 
@@ -201,7 +212,11 @@ fn rows(bytes: &[u8], header: &Header, fill: bool) -> Result<Vec<u8>, ImageError
         _ => 1,
     };
     // The last row need not be padded.
-    let there = if data.len() < used { 0 } else { ((data.len() - used) / stride + 1).min(height) };
+    let there = if data.len() < used {
+        0
+    } else {
+        ((data.len() - used) / stride + 1).min(height)
+    };
     if there < height && !fill {
         return Err(truncated(there, header.height));
     }
@@ -232,7 +247,11 @@ fn row(row: &[u8], header: &Header, width: usize, out: &mut Vec<u8>) {
             out.extend(row.chunks_exact(n).flat_map(|p| [p[red], p[green], p[blue], p[alpha]]));
         }
         Layout::Bits555 | Layout::Bits565 => {
-            let (bits, most) = if header.layout == Layout::Bits565 { (6, 63) } else { (5, 31) };
+            let (bits, most) = if header.layout == Layout::Bits565 {
+                (6, 63)
+            } else {
+                (5, 31)
+            };
             out.extend(row.chunks_exact(2).flat_map(|pair| {
                 let value = u16::from_le_bytes([pair[0], pair[1]]);
                 [
@@ -254,7 +273,9 @@ fn run_lengths(bytes: &[u8], header: &Header) -> Result<Vec<u8>, ImageError> {
     let mut data: Vec<u8> = Vec::with_capacity(all.min(bytes.len().saturating_mul(256)));
     let mut x = 0;
     while data.len() < all {
-        let (Some(&count), Some(&value)) = (bytes.get(at), bytes.get(at + 1)) else { break };
+        let (Some(&count), Some(&value)) = (bytes.get(at), bytes.get(at + 1)) else {
+            break;
+        };
         at += 2;
         match (count, value) {
             (0, 0) => {
@@ -263,7 +284,9 @@ fn run_lengths(bytes: &[u8], header: &Header) -> Result<Vec<u8>, ImageError> {
             }
             (0, 1) => break,
             (0, 2) => {
-                let (Some(&right), Some(&up)) = (bytes.get(at), bytes.get(at + 1)) else { break };
+                let (Some(&right), Some(&up)) = (bytes.get(at), bytes.get(at + 1)) else {
+                    break;
+                };
                 at += 2;
                 let skipped = (usize::from(right) + usize::from(up) * width).min(all - data.len());
                 data.resize(data.len() + skipped, 0);

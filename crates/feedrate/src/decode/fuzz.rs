@@ -87,7 +87,15 @@ fn png_of(bits: usize, colour: u8, interlaced: bool) -> Vec<u8> {
     let (width, height) = (29_usize, 23_usize);
     let channels = [1, 0, 3, 1, 2, 0, 4][usize::from(colour)];
     let passes: &[(usize, usize, usize, usize)] = if interlaced {
-        &[(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+        &[
+            (0, 0, 8, 8),
+            (4, 0, 8, 8),
+            (0, 4, 4, 8),
+            (2, 0, 4, 4),
+            (0, 2, 2, 4),
+            (1, 0, 2, 2),
+            (0, 1, 1, 2),
+        ]
     } else {
         &[(0, 0, 1, 1)]
     };
@@ -120,7 +128,14 @@ fn png_of(bits: usize, colour: u8, interlaced: bool) -> Vec<u8> {
 
 #[test]
 fn png() {
-    for (bits, colour, interlaced) in [(8, 2, false), (16, 6, true), (4, 3, false), (1, 0, true), (8, 4, false), (16, 0, false)] {
+    for (bits, colour, interlaced) in [
+        (8, 2, false),
+        (16, 6, true),
+        (4, 3, false),
+        (1, 0, true),
+        (8, 4, false),
+        (16, 0, false),
+    ] {
         fuzz(&png_of(bits, colour, interlaced));
     }
 }
@@ -135,7 +150,10 @@ fn what_is_written_is_read() {
             ..Options::default()
         };
         let image = Decoder::new().decode(&png, &options).unwrap();
-        assert_eq!((image.width, image.height, image.channels), (31, 17, usize::from(channels)));
+        assert_eq!(
+            (image.width, image.height, image.channels),
+            (31, 17, usize::from(channels))
+        );
         assert_eq!(image.pixels.as_u8(), Some(&pixels[..]));
     }
     assert!(write_png(&[0; 5], 2, 1, 3).is_err());
@@ -207,7 +225,12 @@ fn gif() {
         let mut gif = b"GIF89a".to_vec();
         gif.extend_from_slice(&[30, 0, 20, 0, 0x82, 3, 0]);
         gif.extend_from_slice(&noise(24, 1));
-        for (place, disposal) in [([0, 0, 30, 20], 1), ([3, 2, 20, 11], 2), ([10, 5, 9, 9], 3), ([0, 1, 7, 3], 0)] {
+        for (place, disposal) in [
+            ([0, 0, 30, 20], 1),
+            ([3, 2, 20, 11], 2),
+            ([10, 5, 9, 9], 3),
+            ([0, 1, 7, 3], 0),
+        ] {
             gif.extend_from_slice(&[0x21, 0xf9, 4, disposal << 2 | 1, 5, 0, 2, 0, 0x2c]);
             for number in place {
                 gif.extend_from_slice(&[number, 0]);
@@ -312,11 +335,23 @@ fn tiff() {
     fuzz(&with(&[(259, &[1])], &pixels));
     fuzz(&with(&[(259, &[8]), (317, &[2])], &zlib(&pixels)));
     fuzz(&with(&[(259, &[50_000])], &zstd::bulk::compress(&pixels, 1).unwrap()));
-    let runs: Vec<u8> = pixels.chunks(100).flat_map(|piece| [&[u8::try_from(piece.len() - 1).unwrap()], piece].concat()).collect();
+    let runs: Vec<u8> = pixels
+        .chunks(100)
+        .flat_map(|piece| [&[u8::try_from(piece.len() - 1).unwrap()], piece].concat())
+        .collect();
     fuzz(&with(&[(259, &[32_773])], &runs));
-    fuzz(&tiff_of(&[(258, &[32]), (262, &[1]), (339, &[3]), (259, &[8]), (317, &[3])], &zlib(&noise(24 * 18 * 4, 3))));
-    fuzz(&tiff_of(&[(258, &[16]), (262, &[1]), (274, &[6])], &noise(24 * 18 * 2, 3)));
-    fuzz(&tiff_of(&[(258, &[4]), (262, &[3]), (320, &[77; 48])], &noise(12 * 18, 3)));
+    fuzz(&tiff_of(
+        &[(258, &[32]), (262, &[1]), (339, &[3]), (259, &[8]), (317, &[3])],
+        &zlib(&noise(24 * 18 * 4, 3)),
+    ));
+    fuzz(&tiff_of(
+        &[(258, &[16]), (262, &[1]), (274, &[6])],
+        &noise(24 * 18 * 2, 3),
+    ));
+    fuzz(&tiff_of(
+        &[(258, &[4]), (262, &[3]), (320, &[77; 48])],
+        &noise(12 * 18, 3),
+    ));
     // Codes of 9 bits: a clear code, pixels, the end.
     let mut codes = vec![256];
     codes.extend(noise(24 * 18, 6).into_iter().flat_map(|v| [u32::from(v), 256]));
@@ -334,7 +369,10 @@ fn tiff() {
     fuzz(&tiff_of(&[(258, &[8]), (262, &[1]), (259, &[5])], &packed));
     for (name, file) in jpeg::tests::some_files() {
         if name == "gray" {
-            fuzz(&tiff_of(&[(258, &[8]), (262, &[1]), (259, &[7]), (256, &[64]), (257, &[48])], &file));
+            fuzz(&tiff_of(
+                &[(258, &[8]), (262, &[1]), (259, &[7]), (256, &[64]), (257, &[48])],
+                &file,
+            ));
         }
     }
 }

@@ -52,8 +52,14 @@ fn short() -> ImageError {
 /// A palette, unless it maps each number to itself as gray.
 fn palette(bytes: &[u8], at: usize, colours: usize) -> Option<Palette> {
     let end = (at + colours * 3).min(bytes.len());
-    let palette: Palette = bytes[at.min(end)..end].chunks_exact(3).map(|c| [c[0], c[1], c[2]]).collect();
-    let gray = palette.iter().enumerate().all(|(i, colour)| colour.iter().all(|v| usize::from(*v) == i));
+    let palette: Palette = bytes[at.min(end)..end]
+        .chunks_exact(3)
+        .map(|c| [c[0], c[1], c[2]])
+        .collect();
+    let gray = palette
+        .iter()
+        .enumerate()
+        .all(|(i, colour)| colour.iter().all(|v| usize::from(*v) == i));
     (!gray).then_some(palette)
 }
 
@@ -98,7 +104,11 @@ impl Gif {
                     if let (Some(0xf9), Some([_, flags, _, _, index, ..])) = (label, bytes.get(at + 2..)) {
                         transparent = if flags & 1 != 0 { Some(*index) } else { transparent };
                         // Kept from frame to frame where nothing is said.
-                        disposal = if (flags >> 2) & 7 != 0 { (flags >> 2) & 7 } else { disposal };
+                        disposal = if (flags >> 2) & 7 != 0 {
+                            (flags >> 2) & 7
+                        } else {
+                            disposal
+                        };
                     }
                     at = behind_blocks(bytes, at + 2);
                 }
@@ -157,7 +167,11 @@ pub(super) fn info(bytes: &[u8]) -> Result<Info, ImageError> {
         format: Format::Gif,
         width,
         height,
-        mode: if gif.frames[0].palette.is_some() { Mode::Palette } else { Mode::Gray },
+        mode: if gif.frames[0].palette.is_some() {
+            Mode::Palette
+        } else {
+            Mode::Gray
+        },
         frames: u32::try_from(gif.frames.len()).unwrap_or(u32::MAX),
         orientation: 1,
     })
@@ -165,7 +179,11 @@ pub(super) fn info(bytes: &[u8]) -> Result<Info, ImageError> {
 
 pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Image, ImageError> {
     let gif = Gif::read(bytes, options.frame)?;
-    check_frame(Format::Gif, u32::try_from(gif.frames.len()).unwrap_or(u32::MAX), options)?;
+    check_frame(
+        Format::Gif,
+        u32::try_from(gif.frames.len()).unwrap_or(u32::MAX),
+        options,
+    )?;
     let (width, height) = gif.size();
     check_size(Format::Gif, width, height, options)?;
     let mut canvas = Canvas::first(bytes, &gif, options)?;
@@ -224,7 +242,11 @@ fn rgba(palette: Option<&Palette>, transparent: Option<u8>) -> Vec<[u8; 4]> {
 /// One colour, as Pillow looks it up for what is disposed of: beyond the palette it is the first.
 fn colour(palette: Option<&Palette>, index: u8) -> [u8; 3] {
     match palette {
-        Some(palette) => palette.get(usize::from(index)).or(palette.first()).copied().unwrap_or_default(),
+        Some(palette) => palette
+            .get(usize::from(index))
+            .or(palette.first())
+            .copied()
+            .unwrap_or_default(),
         None => [index; 3],
     }
 }
@@ -285,7 +307,10 @@ impl Canvas {
     fn next(&mut self, bytes: &[u8], gif: &Gif, frame: &Frame, options: &Options) -> Result<(), ImageError> {
         let place = frame.place;
         if place.x + place.width > self.width || place.y + place.height > self.height {
-            let size = (self.width.max(place.x + place.width), self.height.max(place.y + place.height));
+            let size = (
+                self.width.max(place.x + place.width),
+                self.height.max(place.y + place.height),
+            );
             let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
             check_size(Format::Gif, number(size.0), number(size.1), options)?;
             self.dispose();
@@ -359,13 +384,22 @@ impl Canvas {
                 Raw::new(width, height, Mode::Rgb, Pixels::U8(colours))
             }
             Surface::Indexed(pixels) => {
-                let mode = if self.palette.is_some() { Mode::Palette } else { Mode::Gray };
+                let mode = if self.palette.is_some() {
+                    Mode::Palette
+                } else {
+                    Mode::Gray
+                };
                 let mut raw = Raw::new(width, height, mode, Pixels::U8(pixels));
                 raw.transparency = self.transparent.map(|index| match mode {
                     Mode::Gray => Transparency::Gray(u16::from(index)),
                     _ => Transparency::Alphas(rgba(None, Some(index)).iter().map(|c| c[3]).collect()),
                 });
-                raw.palette = self.palette.unwrap_or_default().iter().map(|c| [c[0], c[1], c[2], 255]).collect();
+                raw.palette = self
+                    .palette
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|c| [c[0], c[1], c[2], 255])
+                    .collect();
                 raw
             }
         }
@@ -384,7 +418,11 @@ fn indices(bytes: &[u8], frame: &Frame, empty: u8, options: &Options) -> Result<
     let mut pixels = Vec::with_capacity(width * height);
     let result = codes.run(width * height, &mut pixels);
     if options.truncated == Truncated::Refuse {
-        let of = format!("{} of {} rows are whole", with_commas(pixels.len() / width), with_commas(height));
+        let of = format!(
+            "{} of {} rows are whole",
+            with_commas(pixels.len() / width),
+            with_commas(height)
+        );
         match result {
             Ok(()) => {}
             Err(Flaw::Truncated) => return Err(error(Flaw::Truncated, format!("the file ends early: {of}"))),

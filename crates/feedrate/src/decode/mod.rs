@@ -239,7 +239,9 @@ impl Decoder {
         }
         into.clear();
         if Format::of(bytes) == Some(Format::Jpeg) {
-            return self.guarded(bytes, |decoder, _| decoder.jpeg.region(bytes, &options, region, shrink, into));
+            return self.guarded(bytes, |decoder, _| {
+                decoder.jpeg.region(bytes, &options, region, shrink, into)
+            });
         }
         let image = self.decode(bytes, &options)?;
         image.cut(region, into)

@@ -47,7 +47,10 @@ impl<'a> Header<'a> {
         loop {
             let (name, data, len, next) = chunk(bytes, at).ok_or_else(truncated)?;
             let text = String::from_utf8_lossy(&name).into_owned();
-            if !name.iter().all(|letter| letter.is_ascii_alphanumeric() || *letter == b'_') {
+            if !name
+                .iter()
+                .all(|letter| letter.is_ascii_alphanumeric() || *letter == b'_')
+            {
                 return Err(damaged(format!("there is no chunk at byte {at}: {name:?} is no name")));
             }
             if name == *b"IDAT" {
@@ -100,10 +103,16 @@ impl<'a> Header<'a> {
             (16, 4) => Mode::GrayAlpha16,
             (8, 6) => Mode::Rgba,
             (16, 6) => Mode::Rgba16,
-            _ => return Err(damaged(format!("{bits} bits and colour type {colour} do not go together"))),
+            _ => {
+                return Err(damaged(format!(
+                    "{bits} bits and colour type {colour} do not go together"
+                )));
+            }
         };
         if filter != 0 {
-            return Err(damaged(format!("it says that its filters are of kind {filter}, of which there is only 0")));
+            return Err(damaged(format!(
+                "it says that its filters are of kind {filter}, of which there is only 0"
+            )));
         }
         Ok(Self {
             width: be32(data, 0).unwrap_or(0),
@@ -204,7 +213,11 @@ pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Image, ImageErro
     check_frame(Format::Png, 1, options)?;
     check_size(Format::Png, header.width, header.height, options)?;
     let pixels = pixels(bytes, &header, fill)?;
-    let turn = if options.orientation { orientation(bytes, &header) } else { 1 };
+    let turn = if options.orientation {
+        orientation(bytes, &header)
+    } else {
+        1
+    };
     let mut raw = Raw::new(header.width, header.height, header.mode, pixels);
     raw.palette = header.palette;
     raw.transparency = header.transparency;
@@ -294,13 +307,17 @@ fn pixels(bytes: &[u8], header: &Header<'_>, fill: bool) -> Result<Pixels, Image
         let (rows, stop) = interlaced(&mut stream, header, &mut sink);
         (rows.min(height), stop)
     } else {
-        rows(&mut stream, header, width, height, |row| append(header, row, width, &mut sink))
+        rows(&mut stream, header, width, height, |row| {
+            append(header, row, width, &mut sink)
+        })
     };
     if stop != Stop::Full && !fill {
         let rows = with_commas(rows);
         let of = with_commas(height);
         return Err(match stop {
-            Stop::Broken => damaged(format!("the compressed pixels are damaged: {rows} of {of} rows are whole")),
+            Stop::Broken => damaged(format!(
+                "the compressed pixels are damaged: {rows} of {of} rows are whole"
+            )),
             _ => ImageError::new(
                 Flaw::Truncated,
                 Format::Png,
@@ -509,13 +526,20 @@ pub fn write_png(pixels: &[u8], width: u32, height: u32, channels: u8) -> Result
     };
     let row = width as usize * usize::from(channels);
     if row == 0 || height == 0 || row.checked_mul(height as usize) != Some(pixels.len()) {
-        return Err(format!("{} bytes are not {width} x {height} pixels of {channels} channels", pixels.len()));
+        return Err(format!(
+            "{} bytes are not {width} x {height} pixels of {channels} channels",
+            pixels.len()
+        ));
     }
     let mut filtered = Vec::with_capacity(pixels.len() + height as usize);
     let mut before = vec![0; row];
     for line in pixels.chunks_exact(row) {
         filtered.push(2);
-        filtered.extend(line.iter().zip(&before).map(|(value, above)| value.wrapping_sub(*above)));
+        filtered.extend(
+            line.iter()
+                .zip(&before)
+                .map(|(value, above)| value.wrapping_sub(*above)),
+        );
         before.copy_from_slice(line);
     }
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());

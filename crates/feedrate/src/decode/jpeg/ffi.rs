@@ -30,7 +30,13 @@ unsafe extern "C" {
     fn feedrate_jpeg_end(state: *mut State);
     fn feedrate_jpeg_message(state: *const State) -> *const c_char;
     fn feedrate_jpeg_left(state: *const State) -> usize;
-    fn feedrate_jpeg_header(state: *mut State, data: *const c_uchar, len: usize, fill: c_int, out: *mut Header) -> c_int;
+    fn feedrate_jpeg_header(
+        state: *mut State,
+        data: *const c_uchar,
+        len: usize,
+        fill: c_int,
+        out: *mut Header,
+    ) -> c_int;
     fn feedrate_jpeg_begin(
         state: *mut State,
         shrink: c_int,
@@ -79,7 +85,9 @@ unsafe impl Send for Handle {}
 impl Handle {
     pub(super) fn new() -> Result<Self, Stop> {
         // SAFETY: no arguments; null is looked for.
-        NonNull::new(unsafe { feedrate_jpeg_new() }).map(Self).ok_or(Stop::Memory)
+        NonNull::new(unsafe { feedrate_jpeg_new() })
+            .map(Self)
+            .ok_or(Stop::Memory)
     }
 
     /// Reads the header of `data`.
@@ -92,7 +100,15 @@ impl Handle {
             row: 0,
         };
         // SAFETY: `open` borrows the data until it ends the image, so that they outlive what C keeps of them.
-        let code = unsafe { feedrate_jpeg_header(open.raw(), data.as_ptr(), data.len(), c_int::from(fill), &raw mut header) };
+        let code = unsafe {
+            feedrate_jpeg_header(
+                open.raw(),
+                data.as_ptr(),
+                data.len(),
+                c_int::from(fill),
+                &raw mut header,
+            )
+        };
         open.result(code).map(|()| (open, header))
     }
 }
@@ -147,7 +163,17 @@ impl Open<'_> {
         let colour = c_int::try_from(channels).unwrap_or(3);
         let shrink = c_int::try_from(shrink).unwrap_or(1);
         // SAFETY: the header was read, since there is an `Open`.
-        let code = unsafe { feedrate_jpeg_begin(self.raw(), shrink, space as c_int, colour, &raw mut width, &raw mut height, &raw mut bytes) };
+        let code = unsafe {
+            feedrate_jpeg_begin(
+                self.raw(),
+                shrink,
+                space as c_int,
+                colour,
+                &raw mut width,
+                &raw mut height,
+                &raw mut bytes,
+            )
+        };
         self.result(code)?;
         self.channels = usize::try_from(bytes).unwrap_or(4);
         self.row = width as usize * self.channels;

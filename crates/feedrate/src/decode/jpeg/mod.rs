@@ -6,12 +6,13 @@ pub(in crate::decode) mod tests;
 
 use memchr::memmem;
 
-use self::ffi::{Handle, Header, Open, Stop};
 pub(super) use self::ffi::Space;
+use self::ffi::{Handle, Header, Open, Stop};
 use super::format::with_commas;
 use super::pixels::{Pixels, check_region, luma, rgb_of_cmyk};
 use super::{
-    Channels, Flaw, Format, Image, ImageError, Info, Mode, Options, Part, Rect, Truncated, check_frame, check_size, exif,
+    Channels, Flaw, Format, Image, ImageError, Info, Mode, Options, Part, Rect, Truncated, check_frame, check_size,
+    exif,
 };
 
 /// How far the columns at an edge depend on those beyond: chroma of half the columns is interpolated between neighbours.
@@ -77,7 +78,10 @@ impl Jpeg {
         let (mut open, header) = self.handle()?.open(bytes, false).map_err(|stop| error(&stop, None))?;
         mode(header)?;
         if u64::from(header.width) * u64::from(header.height) > most.saturating_mul(2).saturating_add(1 << 20) {
-            let message = format!("a JPEG of {} x {} pixels is larger than its place", header.width, header.height);
+            let message = format!(
+                "a JPEG of {} x {} pixels is larger than its place",
+                header.width, header.height
+            );
             return Err(ImageError::new(Flaw::Damaged, Format::Tiff, message));
         }
         let channels = if header.components == 1 { 1 } else { 3 };
@@ -113,7 +117,11 @@ impl Jpeg {
         }
         // What is odd goes the way that says what is wrong with it, or gives what Pillow would.
         let image = self.whole(bytes, options, shrink)?;
-        let shrink = if image.width == header.width.div_ceil(shrink) { shrink } else { 1 };
+        let shrink = if image.width == header.width.div_ceil(shrink) {
+            shrink
+        } else {
+            1
+        };
         let part = image.cut(region.shrunk(shrink), into)?;
         Ok(Part { shrink, ..part })
     }

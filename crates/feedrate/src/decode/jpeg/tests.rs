@@ -32,7 +32,10 @@ const SETTINGS: [&[(c_int, c_int)]; 6] = [
     &[(tj::TJPARAM_TJPARAM_OPTIMIZE.cast_signed(), 1)],
     &[(tj::TJPARAM_TJPARAM_PROGRESSIVE.cast_signed(), 1)],
     &[(tj::TJPARAM_TJPARAM_RESTARTROWS.cast_signed(), 1)],
-    &[(tj::TJPARAM_TJPARAM_RESTARTBLOCKS.cast_signed(), 3), (tj::TJPARAM_TJPARAM_PROGRESSIVE.cast_signed(), 1)],
+    &[
+        (tj::TJPARAM_TJPARAM_RESTARTBLOCKS.cast_signed(), 3),
+        (tj::TJPARAM_TJPARAM_PROGRESSIVE.cast_signed(), 1),
+    ],
     &[(tj::TJPARAM_TJPARAM_ARITHMETIC.cast_signed(), 1)],
 ];
 
@@ -159,7 +162,12 @@ fn a_region_is_a_crop_of_the_whole() {
     let mut dice = Dice::new(5);
     for kind in kinds() {
         for (width, height) in SIZES {
-            let jpeg = encode(&picture(width, height, channels_of(kind.format), 1), width, height, kind);
+            let jpeg = encode(
+                &picture(width, height, channels_of(kind.format), 1),
+                width,
+                height,
+                kind,
+            );
             for shrink in [1, 2, 4, 8] {
                 let channels = [Channels::Rgb, Channels::Gray, Channels::Rgba][dice.below(3)];
                 let options = with(channels);
@@ -176,8 +184,15 @@ fn a_region_is_a_crop_of_the_whole() {
                     let part = decoder.region(&jpeg, &options, rect, shrink, &mut into).unwrap();
                     let mut expected = Vec::new();
                     let cut = whole.cut(rect.shrunk(shrink), &mut expected).unwrap();
-                    assert_eq!(Part { shrink, ..cut }, part, "{kind:?} {width}x{height} {rect:?} 1/{shrink}");
-                    assert!(into == expected, "{kind:?} {width}x{height} {rect:?} 1/{shrink}: pixels differ");
+                    assert_eq!(
+                        Part { shrink, ..cut },
+                        part,
+                        "{kind:?} {width}x{height} {rect:?} 1/{shrink}"
+                    );
+                    assert!(
+                        into == expected,
+                        "{kind:?} {width}x{height} {rect:?} 1/{shrink}: pixels differ"
+                    );
                 }
             }
         }
@@ -189,7 +204,12 @@ fn a_region_alone_is_decoded_without_the_rest() {
     // Else the test above would say nothing: the way around gives the same pixels.
     for kind in kinds() {
         let (width, height) = (130, 200);
-        let jpeg = encode(&picture(width, height, channels_of(kind.format), 1), width, height, kind);
+        let jpeg = encode(
+            &picture(width, height, channels_of(kind.format), 1),
+            width,
+            height,
+            kind,
+        );
         for shrink in [1, 2, 4, 8] {
             let mut handle = Handle::new().unwrap();
             let (open, header) = handle.open(&jpeg, false).unwrap();
@@ -207,7 +227,12 @@ fn the_whole_is_what_turbojpeg_gives() {
     let mut decoder = Decoder::new();
     for kind in kinds() {
         for (width, height) in SIZES {
-            let jpeg = encode(&picture(width, height, channels_of(kind.format), 2), width, height, kind);
+            let jpeg = encode(
+                &picture(width, height, channels_of(kind.format), 2),
+                width,
+                height,
+                kind,
+            );
             let image = decoder.decode(&jpeg, &with(Channels::AsStored)).unwrap();
             let mut expected = oracle(&jpeg, width, height, kind.format);
             if kind.format == CMYK {
@@ -308,7 +333,10 @@ fn tables_of_one_file_do_not_serve_another() {
 #[expect(clippy::print_stdout, reason = "a measurement")]
 fn beside_bare_libjpeg_turbo() {
     let folder = std::env::var("FEEDRATE_JPEGS").unwrap();
-    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+    let files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| std::fs::read(entry.unwrap().path()).unwrap())
+        .collect();
     let mut decoder = Decoder::new();
     let mut into = Vec::new();
     let options = Options::default();
@@ -325,12 +353,22 @@ fn beside_bare_libjpeg_turbo() {
                     0 => {
                         into.resize(w as usize * h as usize * 3, 0);
                         // SAFETY: as documented; there is place.
-                        let code = unsafe { tj::tj3Decompress8(handle, file.as_ptr(), file.len() as _, into.as_mut_ptr(), 0, RGB) };
+                        let code = unsafe {
+                            tj::tj3Decompress8(handle, file.as_ptr(), file.len() as _, into.as_mut_ptr(), 0, RGB)
+                        };
                         assert_eq!(code, 0);
                     }
                     1 => drop(decoder.decode(file, &options).unwrap()),
-                    2 => drop(decoder.region(file, &options, Rect::new(0, 0, w, h), 1, &mut into).unwrap()),
-                    _ => drop(decoder.region(file, &options, Rect::new(w / 4, h / 4, w / 2, h / 2), 1, &mut into).unwrap()),
+                    2 => drop(
+                        decoder
+                            .region(file, &options, Rect::new(0, 0, w, h), 1, &mut into)
+                            .unwrap(),
+                    ),
+                    _ => drop(
+                        decoder
+                            .region(file, &options, Rect::new(w / 4, h / 4, w / 2, h / 2), 1, &mut into)
+                            .unwrap(),
+                    ),
                 }
             }
             *best = best.min(began.elapsed().as_secs_f64());
@@ -338,5 +376,8 @@ fn beside_bare_libjpeg_turbo() {
     }
     #[expect(clippy::cast_precision_loss, reason = "a count of files")]
     let rate = best.map(|seconds| files.len() as f64 / seconds);
-    println!("images/s: bare {:.0}, decode {:.0}, region of all {:.0}, centre quarter {:.0}", rate[0], rate[1], rate[2], rate[3]);
+    println!(
+        "images/s: bare {:.0}, decode {:.0}, region of all {:.0}, centre quarter {:.0}",
+        rate[0], rate[1], rate[2], rate[3]
+    );
 }

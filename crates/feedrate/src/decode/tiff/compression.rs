@@ -93,7 +93,9 @@ fn lzw(data: &[u8], len: usize, out: &mut Vec<u8>) {
     let (mut buffer, mut filled, mut at) = (0_u64, 0_u32, 0_usize);
     while out.len() < len {
         while filled < size {
-            let Some(&byte) = data.get(at) else { return out.truncate(len) };
+            let Some(&byte) = data.get(at) else {
+                return out.truncate(len);
+            };
             buffer = (buffer << 8) | u64::from(byte);
             (filled, at) = (filled + 8, at + 1);
         }

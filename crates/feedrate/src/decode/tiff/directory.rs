@@ -13,11 +13,19 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn u16(self, two: [u8; 2]) -> u16 {
-        if self.big { u16::from_be_bytes(two) } else { u16::from_le_bytes(two) }
+        if self.big {
+            u16::from_be_bytes(two)
+        } else {
+            u16::from_le_bytes(two)
+        }
     }
 
     pub(super) fn u32(self, four: [u8; 4]) -> u32 {
-        if self.big { u32::from_be_bytes(four) } else { u32::from_le_bytes(four) }
+        if self.big {
+            u32::from_be_bytes(four)
+        } else {
+            u32::from_le_bytes(four)
+        }
     }
 
     /// A number of `size` bytes at `at`.
@@ -68,7 +76,10 @@ impl<'a> Directory<'a> {
             let count = count.and_then(|n| usize::try_from(n).ok()).ok_or_else(short)?;
             let entry = if order.wide { 20 } else { 12 };
             let entries = at + head;
-            let end = count.checked_mul(entry).and_then(|len| len.checked_add(entries)).ok_or_else(short)?;
+            let end = count
+                .checked_mul(entry)
+                .and_then(|len| len.checked_add(entries))
+                .ok_or_else(short)?;
             if end > bytes.len() {
                 return Err(short());
             }
@@ -137,6 +148,10 @@ impl<'a> Directory<'a> {
 
     /// Bytes of a tag that holds some.
     pub(super) fn bytes(&self, tag: u16) -> Result<Vec<u8>, ImageError> {
-        Ok(self.values(tag)?.into_iter().filter_map(|value| u8::try_from(value).ok()).collect())
+        Ok(self
+            .values(tag)?
+            .into_iter()
+            .filter_map(|value| u8::try_from(value).ok())
+            .collect())
     }
 }

@@ -66,7 +66,10 @@ impl Page {
             let value = value.ok_or_else(|| damaged(format!("it does not say its {what}")))?;
             u32::try_from(value).map_err(|_| damaged(format!("its {what} is {value}")))
         };
-        let (width, height) = (small(directory.value(256)?, "width")?, small(directory.value(257)?, "height")?);
+        let (width, height) = (
+            small(directory.value(256)?, "width")?,
+            small(directory.value(257)?, "height")?,
+        );
         let compression = number(259, 1)?;
         let photometric = number(262, 0)?;
         let planar = number(284, 1)? == 2;
@@ -83,7 +86,9 @@ impl Page {
             extra.clear();
         }
         if samples == 0 || samples > 6 {
-            return Err(unsupported(format!("{samples} samples a pixel are not read; 1 to 6 are")));
+            return Err(unsupported(format!(
+                "{samples} samples a pixel are not read; 1 to 6 are"
+            )));
         }
         let samples = usize::try_from(samples).unwrap_or(1);
         bits.truncate(samples);
@@ -96,13 +101,29 @@ impl Page {
         if formats.iter().any(|f| *f != format) {
             return Err(unsupported("samples of different kinds are not read"));
         }
-        let (mode, treatment) = layout(directory.order.big, photometric, format, bits, samples, &extra, compression)?;
+        let (mode, treatment) = layout(
+            directory.order.big,
+            photometric,
+            format,
+            bits,
+            samples,
+            &extra,
+            compression,
+        )?;
         let tiled = directory.value(273)?.is_none();
         let (offsets, counts) = if tiled { (324, 325) } else { (273, 279) };
         let chunk = if tiled {
-            (small(directory.value(322)?, "tile width")?, small(directory.value(323)?, "tile height")?)
+            (
+                small(directory.value(322)?, "tile width")?,
+                small(directory.value(323)?, "tile height")?,
+            )
         } else {
-            (width, u32::try_from(number(278, u64::from(height))?).unwrap_or(u32::MAX).min(height))
+            (
+                width,
+                u32::try_from(number(278, u64::from(height))?)
+                    .unwrap_or(u32::MAX)
+                    .min(height),
+            )
         };
         if chunk.0 == 0 || chunk.1 == 0 {
             return Err(damaged("its strips or tiles have no pixels"));
@@ -111,7 +132,9 @@ impl Page {
             let values = directory.values(320)?;
             let third = values.len() / 3;
             let high = |i: usize| u8::try_from(values[i] >> 8).unwrap_or(255);
-            (0..third.min(256)).map(|i| [high(i), high(i + third), high(i + 2 * third), 255]).collect()
+            (0..third.min(256))
+                .map(|i| [high(i), high(i + third), high(i + 2 * third), 255])
+                .collect()
         } else {
             Vec::new()
         };
@@ -163,8 +186,22 @@ fn layout(
     let zeros = |extra: &[u64]| extra.iter().all(|e| *e == 0);
     let plain = |mode| Ok((mode, Sample::Plain));
     match (photometric, format, bits, samples, extra) {
-        (0 | 1, 1, 1, 1, []) => Ok((Mode::Bilevel, if photometric == 0 { Sample::Inverted } else { Sample::Plain })),
-        (0 | 1, 1, 2 | 4 | 8, 1, []) => Ok((Mode::Gray, if photometric == 0 { Sample::Inverted } else { Sample::Plain })),
+        (0 | 1, 1, 1, 1, []) => Ok((
+            Mode::Bilevel,
+            if photometric == 0 {
+                Sample::Inverted
+            } else {
+                Sample::Plain
+            },
+        )),
+        (0 | 1, 1, 2 | 4 | 8, 1, []) => Ok((
+            Mode::Gray,
+            if photometric == 0 {
+                Sample::Inverted
+            } else {
+                Sample::Plain
+            },
+        )),
         (1, 2, 8, 1, []) | (6, 1, 8, 1, []) | (1, 1, 8, 2, [0]) => plain(Mode::Gray),
         (1, 1, 12, 1, []) if !big => plain(Mode::Gray16),
         (1, 1, 16, 1, []) => plain(Mode::Gray16),
@@ -238,12 +275,20 @@ fn samples(bytes: &[u8], page: &Page, options: &Options, jpeg: &mut Jpeg) -> Res
     let each = page.samples / planes;
     let fill = options.truncated == Truncated::Fill && page.compression == 1;
     // Pillow takes the last one where one would do.
-    let first = if across * down * planes == 1 { page.offsets.len().saturating_sub(1) } else { 0 };
+    let first = if across * down * planes == 1 {
+        page.offsets.len().saturating_sub(1)
+    } else {
+        0
+    };
     for index in 0..across * down * planes {
         let (plane, place) = (index / (across * down), index % (across * down));
         let (left, top) = (place % across * wide, place / across * high);
         // The last strip has the rows that are left; tiles are whole.
-        let rows = if wide == width && page.offsets.len() > index { high.min(height - top) } else { high };
+        let rows = if wide == width && page.offsets.len() > index {
+            high.min(height - top)
+        } else {
+            high
+        };
         let chunk = chunk(bytes, page, first + index, (wide, rows, each), jpeg);
         let chunk = match chunk {
             Ok(chunk) => chunk,
@@ -280,7 +325,11 @@ fn chunk(
     let from = place(&page.offsets).ok_or_else(|| damaged(format!("strip or tile {index} is not there")))?;
     let data = bytes.get(from..).unwrap_or_default();
     let packed = (wide * each * page.bits).div_ceil(8);
-    let count = if page.compression == 1 { Some(packed * rows) } else { place(&page.counts) };
+    let count = if page.compression == 1 {
+        Some(packed * rows)
+    } else {
+        place(&page.counts)
+    };
     let whole = count.is_none_or(|count| count <= data.len());
     let data = &data[..count.unwrap_or(usize::MAX).min(data.len())];
     if page.compression == 7 {
@@ -288,7 +337,10 @@ fn chunk(
     }
     let Some(compression) = compression::of(page.compression) else {
         let name = name(page.compression);
-        return Err(unsupported(format!("the compression {} ({name}) is not read", page.compression)));
+        return Err(unsupported(format!(
+            "the compression {} ({name}) is not read",
+            page.compression
+        )));
     };
     let mut expanded = if page.reverse {
         compression.expand(&reversed(data), packed * rows)
@@ -296,7 +348,11 @@ fn chunk(
         compression.expand(data, packed * rows)
     };
     if expanded.len() < packed * rows {
-        let flaw = if whole && compression != Compression::None { Flaw::Damaged } else { Flaw::Truncated };
+        let flaw = if whole && compression != Compression::None {
+            Flaw::Damaged
+        } else {
+            Flaw::Truncated
+        };
         let message = format!(
             "strip or tile {index} gives {} of {} rows",
             if packed == 0 { 0 } else { expanded.len() / packed },
@@ -308,7 +364,10 @@ fn chunk(
     if page.predictor != 1 {
         let known = page.bits % 8 == 0 && unpredict(page.predictor, &mut expanded, packed, each, size, page.order.big);
         if !known {
-            return Err(unsupported(format!("predictor {} of {} bits is not read", page.predictor, page.bits)));
+            return Err(unsupported(format!(
+                "predictor {} of {} bits is not read",
+                page.predictor, page.bits
+            )));
         }
     }
     if page.bits % 8 == 0 {
@@ -343,7 +402,9 @@ fn jpeg_chunk(
         (2, 3) => Space::Rgb,
         (5, 4) => Space::Cmyk,
         (photometric, each) => {
-            return Err(unsupported(format!("JPEG of {each} samples and photometric interpretation {photometric} is not read")));
+            return Err(unsupported(format!(
+                "JPEG of {each} samples and photometric interpretation {photometric} is not read"
+            )));
         }
     };
     // Tables stand before the data, as if they were one file.
@@ -358,7 +419,9 @@ fn jpeg_chunk(
     let (width, height, pixels) = jpeg.raw(stream, space, wide as u64 * rows as u64)?;
     let fits = width as usize == wide && height as usize >= rows && pixels.len() == wide * height as usize * each;
     if !fits {
-        return Err(damaged(format!("a JPEG of {width} x {height} pixels stands where {wide} x {rows} should")));
+        return Err(damaged(format!(
+            "a JPEG of {width} x {height} pixels stands where {wide} x {rows} should"
+        )));
     }
     Ok(pixels)
 }
@@ -371,14 +434,29 @@ fn finished(page: &Page, samples: Vec<u8>) -> Result<Pixels, ImageError> {
         // 12 bits were put into two bytes here, the lower one first.
         let two = |pair: &[u8]| [pair[0], pair[1]];
         data.chunks_exact(2)
-            .map(|pair| if page.bits == 12 { u16::from_le_bytes(two(pair)) } else { order.u16(two(pair)) })
+            .map(|pair| {
+                if page.bits == 12 {
+                    u16::from_le_bytes(two(pair))
+                } else {
+                    order.u16(two(pair))
+                }
+            })
             .collect()
     };
-    let longs = || samples.chunks_exact(4).map(|four| order.u32([four[0], four[1], four[2], four[3]]));
+    let longs = || {
+        samples
+            .chunks_exact(4)
+            .map(|four| order.u32([four[0], four[1], four[2], four[3]]))
+    };
     Ok(match (page.mode, page.bits) {
         (Mode::Float32, _) => Pixels::F32(longs().map(f32::from_bits).collect()),
         (Mode::Int32, 32) => Pixels::I32(longs().map(u32::cast_signed).collect()),
-        (Mode::Int32, _) => Pixels::I32(words(&samples).into_iter().map(|word| i32::from(word.cast_signed())).collect()),
+        (Mode::Int32, _) => Pixels::I32(
+            words(&samples)
+                .into_iter()
+                .map(|word| i32::from(word.cast_signed()))
+                .collect(),
+        ),
         (Mode::Gray16, _) => Pixels::U16(words(&samples)),
         (Mode::Rgb16 | Mode::Rgba16, _) => Pixels::U16(first_of(words(&samples), stored, channels)),
         (_, 16) => {
@@ -388,7 +466,11 @@ fn finished(page: &Page, samples: Vec<u8>) -> Result<Pixels, ImageError> {
         }
         _ => {
             let most = 0xff_u8 >> (8 - page.bits.min(8));
-            let scale = if matches!(page.mode, Mode::Gray | Mode::Bilevel) { 255 / most } else { 1 };
+            let scale = if matches!(page.mode, Mode::Gray | Mode::Bilevel) {
+                255 / most
+            } else {
+                1
+            };
             let mut bytes = first_of(samples, stored, channels);
             if scale > 1 {
                 bytes.iter_mut().for_each(|byte| *byte *= scale);
@@ -403,7 +485,11 @@ fn first_of<T: Copy>(values: Vec<T>, stored: usize, channels: usize) -> Vec<T> {
     if stored == channels {
         return values;
     }
-    values.chunks_exact(stored).flat_map(|pixel| &pixel[..channels]).copied().collect()
+    values
+        .chunks_exact(stored)
+        .flat_map(|pixel| &pixel[..channels])
+        .copied()
+        .collect()
 }
 
 fn treated(page: &Page, mut bytes: Vec<u8>) -> Vec<u8> {

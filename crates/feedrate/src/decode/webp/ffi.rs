@@ -35,7 +35,14 @@ impl<'a> File<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Option<Self> {
         let data = data(bytes);
         // SAFETY: `data` is read during the call; the demuxer keeps a pointer into the bytes, which `File` borrows.
-        let demuxer = unsafe { webp::WebPDemuxInternal(&raw const data, 0, std::ptr::null_mut(), webp::WEBP_DEMUX_ABI_VERSION as _) };
+        let demuxer = unsafe {
+            webp::WebPDemuxInternal(
+                &raw const data,
+                0,
+                std::ptr::null_mut(),
+                webp::WEBP_DEMUX_ABI_VERSION as _,
+            )
+        };
         Some(Self {
             demuxer: NonNull::new(demuxer)?,
             bytes,

@@ -11,7 +11,10 @@ fn open<'a>(bytes: &'a [u8], options: &Options) -> Result<(File<'a>, Head), Imag
     let Some(file) = File::open(bytes) else {
         let said = super::bytes::le32(bytes, 4).map_or(0, u64::from) + 8;
         return Err(if (bytes.len() as u64) < said {
-            let message = format!("the file ends early: it has {} of the {said} bytes that it says", bytes.len());
+            let message = format!(
+                "the file ends early: it has {} of the {said} bytes that it says",
+                bytes.len()
+            );
             ImageError::new(Flaw::Truncated, Format::WebP, message)
         } else {
             ImageError::new(Flaw::Damaged, Format::WebP, "its chunks make no image")
@@ -24,7 +27,9 @@ fn open<'a>(bytes: &'a [u8], options: &Options) -> Result<(File<'a>, Head), Imag
 
 fn orientation(file: &File<'_>) -> u8 {
     let found = file.chunk(b"EXIF").and_then(|block| exif::orientation(&block));
-    found.or_else(|| exif::orientation_of_xmp(&file.chunk(b"XMP ")?)).unwrap_or(1)
+    found
+        .or_else(|| exif::orientation_of_xmp(&file.chunk(b"XMP ")?))
+        .unwrap_or(1)
 }
 
 pub(super) fn info(bytes: &[u8]) -> Result<Info, ImageError> {
