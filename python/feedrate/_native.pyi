@@ -311,3 +311,17 @@ class ImageBatch:
     @parameters.setter
     def parameters(self, value: list[list[list[float]]]) -> None: ...
     def run(self, out: list[Buffer], threads: int) -> None: ...
+
+def decode_images(
+    images: list[Any],
+    names: list[str] | None,
+    mode: str | None,
+    orientation: bool,
+    frame: int,
+    max_pixels: int,
+    truncated: str,
+    deep: str,
+    threads: int,
+) -> list[Any]: ...
+def image_info(image: Any, name: str | None = None) -> tuple[str, int, int, str, int, int]: ...
+def encode_png(pixels: Any, width: int, height: int, channels: int) -> bytes: ...

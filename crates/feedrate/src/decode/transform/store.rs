@@ -317,7 +317,10 @@ mod tests {
             ..Output::default()
         };
         for scale in [Scale::Divide, Scale::Multiply, Scale::Keep] {
-            let output = Output { scale, ..output.clone() };
+            let output = Output {
+                scale,
+                ..output.clone()
+            };
             let store = Store::new(&ImageTransform::default().output(output).unwrap());
             assert_eq!(store.formula.is_some(), wide::available(), "{scale:?}");
         }
