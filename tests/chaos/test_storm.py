@@ -81,15 +81,15 @@ def test_kills_with_a_deep_window(Loader: Any) -> None:
 
 @pytest.mark.ours
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(4), ids=["persistent", "stopped", "new-each-epoch", "stopped-again"])
 @METHODS
 @pytest.mark.watchdog(3600)
-def test_soak(method: str, Loader: Any) -> None:
-    """200 epochs with kills and stops."""
+def test_soak(method: str, part: int, Loader: Any) -> None:
+    """200 epochs with kills and stops, in four parts of 50."""
     epochs = int(os.environ.get("FEEDRATE_SOAK_EPOCHS", "200"))
-    for part in range(4):
-        storm = Storm(Loader, method, SEED + 10 + part, epochs=epochs // 4, stops=part % 2 == 1, persistent=part != 2)
-        storm.run()
-        assert storm.killed > 0
+    storm = Storm(Loader, method, SEED + 10 + part, epochs=epochs // 4, stops=part % 2 == 1, persistent=part != 2)
+    storm.run()
+    assert storm.killed > 0
 
 
 _PARENT = """
