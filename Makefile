@@ -16,10 +16,12 @@ CARGO_FLAGS ?=
 PYTEST      ?=
 MARK        ?= not slow and not long
 
-RUST_SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name Cargo.toml \) 2>/dev/null) \
+RUST_SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.c' -o -name Cargo.toml \) 2>/dev/null) \
                 Cargo.toml $(wildcard Cargo.lock)
 # All crates but the Python binding: they build, test and run with no Python installed.
 RUST_ONLY    := --workspace --exclude feedrate-py
+# The image decoders are built by cmake, which the environment holds. Not for other commands: which Python is found must not change.
+WITH_CMAKE   := PATH="$(abspath $(BIN)):$$PATH"
 
 .PHONY: help
 help: ## List the commands
@@ -55,14 +57,14 @@ test: ## All quick tests: Rust, then Python
 	@$(MAKE) test-rust
 	@$(MAKE) test-python
 
-test-rust: ## Tests and documentation examples of the crates, without Python
-	@bash tools/setup.sh need-cargo
+test-rust: | $(VENV)/.group-build ## Tests and documentation examples of the crates
+	@bash tools/setup.sh need-native $(VENV)
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	  $(CARGO) nextest run $(CARGO_FLAGS) $(RUST_ONLY) --all-features --no-tests=warn --no-fail-fast; \
+	  $(WITH_CMAKE) $(CARGO) nextest run $(CARGO_FLAGS) $(RUST_ONLY) --all-features --no-tests=warn --no-fail-fast; \
 	else \
-	  $(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --all-targets --no-fail-fast; \
+	  $(WITH_CMAKE) $(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --all-targets --no-fail-fast; \
 	fi
-	@$(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --doc
+	@$(WITH_CMAKE) $(CARGO) test $(CARGO_FLAGS) $(RUST_ONLY) --all-features --doc
 
 test-python: $(VENV)/.group-test $(VENV)/.native ## Python tests; PYTEST="..." passes arguments on
 	@$(PY) -m pytest -m "$(MARK)" $(PYTEST)
@@ -78,11 +80,11 @@ lint: ## Formatting, clippy, rustdoc, ruff, mypy, stubs; changes nothing
 	@$(MAKE) lint-rust
 	@$(MAKE) lint-python
 
-lint-rust: | $(VENV)/.made
-	@bash tools/setup.sh need-cargo
+lint-rust: | $(VENV)/.group-build
+	@bash tools/setup.sh need-native $(VENV)
 	@$(CARGO) fmt --all --check
-	@PYO3_PYTHON="$(abspath $(PY))" $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets --all-features -- -D warnings
-	@PYO3_PYTHON="$(abspath $(PY))" RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(CARGO_FLAGS) --workspace --no-deps --all-features
+	@$(WITH_CMAKE) PYO3_PYTHON="$(abspath $(PY))" $(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets --all-features -- -D warnings
+	@$(WITH_CMAKE) PYO3_PYTHON="$(abspath $(PY))" RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(CARGO_FLAGS) --workspace --no-deps --all-features
 
 lint-python: $(VENV)/.group-lint $(VENV)/.group-test $(VENV)/.native
 	@$(BIN)/ruff check
@@ -112,9 +114,9 @@ suite: $(VENV)/.group-test $(VENV)/.native ## PyTorch's own test_dataloader.py a
 sanitize: ## Address and thread sanitizer on feedrate-shm
 	@bash tools/sanitize.sh
 
-aarch64: ## Compile-check all crates for Linux on aarch64 (rustup brings its std)
+aarch64: | $(VENV)/.group-build ## Compile-check all crates for Linux on aarch64 (rustup brings its std)
 	@rustup target add aarch64-unknown-linux-gnu
-	@$(CARGO) check $(CARGO_FLAGS) --workspace --all-features --target aarch64-unknown-linux-gnu
+	@$(WITH_CMAKE) $(CARGO) check $(CARGO_FLAGS) --workspace --all-features --target aarch64-unknown-linux-gnu
 
 .PHONY: clean
 clean: ## Remove everything that make made

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The set-up steps of the Makefile. Each is quiet when all is well and says what to do when not.
-#   setup.sh need-cargo | venv DIR | group DIR NAME | native DIR
+#   setup.sh need-cargo | need-native DIR | venv DIR | group DIR NAME | native DIR
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,6 +37,23 @@ need_cargo() {
         die "no C compiler was found (Rust needs one to link). On Debian: apt-get install gcc libc6-dev"
 }
 
+# What the C of the image decoders needs besides a compiler: cmake, which the group `build` brings into DIR, and on x86-64 nasm.
+need_native() {
+    need_cargo
+    command -v cmake >/dev/null || [ -x "$1/bin/cmake" ] ||
+        die "cmake was not found; '$1' should hold it: run 'make setup'"
+    case "$(uname -m)" in x86_64 | amd64) ;; *) return ;; esac
+    command -v nasm >/dev/null && return
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        say "installing nasm, the assembler that libjpeg-turbo needs"
+        { quietly apt-get -qq update &&
+            DEBIAN_FRONTEND=noninteractive quietly apt-get -qq install -y --no-install-recommends nasm; } ||
+            die "'apt-get install nasm' failed (see above)"
+        return
+    fi
+    die "nasm was not found, the assembler that libjpeg-turbo (feature 'image') needs. Install it: apt-get install nasm, dnf install nasm, ... (wheels need neither nasm nor cmake)"
+}
+
 new_enough() {
     command -v "$1" >/dev/null 2>&1 &&
         "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1
@@ -61,6 +78,10 @@ find_python() {
 case "${1:-}" in
 need-cargo)
     need_cargo
+    ;;
+need-native)
+    locked
+    need_native "$2"
     ;;
 venv)
     dir=$2
@@ -87,8 +108,8 @@ group)
     ;;
 native)
     dir=$2
-    need_cargo
     locked
+    need_native "$dir"
     say "building the extension module (release)"
     absolute=$(cd "$dir" && pwd)
     # shellcheck disable=SC2086
@@ -97,6 +118,6 @@ native)
     touch "$dir/.native"
     ;;
 *)
-    die "usage: setup.sh need-cargo | venv DIR | group DIR NAME | native DIR"
+    die "usage: setup.sh need-cargo | need-native DIR | venv DIR | group DIR NAME | native DIR"
     ;;
 esac

@@ -15,5 +15,10 @@ fn jpeg() {
     if let Ok(paths) = std::env::var("DEP_TURBOJPEG_INCLUDE") {
         build.includes(paths.split(','));
     }
-    build.file(SHIM).warnings(true).extra_warnings(true).opt_level(2).compile("feedrate_jpeg");
+    build
+        .file(SHIM)
+        .warnings(true)
+        .extra_warnings(true)
+        .opt_level(2)
+        .compile("feedrate_jpeg");
 }

@@ -7,7 +7,7 @@
 from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._coordinator import Coordinator, RankMissing
-from feedrate._errors import Error, PipelineError, WorkerDied
+from feedrate._errors import Error, ImageError, PipelineError, WorkerDied
 from feedrate._fetch import END, NOT_READY
 from feedrate._folder import ImageFolder
 from feedrate._loader import DataLoader, IterableDataset
@@ -23,6 +23,7 @@ __all__ = [
     "Coordinator",
     "DataLoader",
     "Error",
+    "ImageError",
     "ImageFolder",
     "IterableDataset",
     "PackedList",

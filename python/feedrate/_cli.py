@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -56,7 +57,105 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--allow-refused", action="store_true", help="a state that is refused elsewhere, with a reason, is no failure"
     )
     command.add_argument("--quiet", action="store_true", help="no progress")
-    return _verify(parser.parse_args(argv))
+    command.set_defaults(run=_verify)
+    _add_inspect(commands)
+    options = parser.parse_args(argv)
+    code: int = options.run(options)
+    return code
+
+
+def _add_inspect(commands: Any) -> None:
+    command = commands.add_parser(
+        "inspect",
+        help="what is in a set of images; contact sheets of files and of batches",
+        description="Decodes all images at the places, and lists formats, sizes and damaged files; or takes a batch of a loader. Writes a "
+        "contact sheet of either. Exit code 0: all is well. 1: files are damaged. 2: it could not be looked at.",
+    )
+    command.add_argument(
+        "what",
+        nargs="+",
+        metavar="PATH",
+        help="files, folders, tars, patterns such as 'train/**/*.jpg'; or one MODULE:FUNCTION (or PATH.py:FUNCTION) that makes a loader",
+    )
+    command.add_argument("--sheet", metavar="FILE.png", help="write a contact sheet")
+    command.add_argument("--images", type=_positive, default=64, help="how many images the sheet shows at most (default: 64)")
+    command.add_argument("--columns", type=_positive, default=8, help="images side by side (default: 8)")
+    command.add_argument("--size", type=_positive, default=128, help="pixels of an image on the sheet, in each direction (default: 128)")
+    command.add_argument("--limit", type=_positive, help="look at no more than so many files")
+    command.add_argument("--threads", type=_positive, help="threads that decode (default: as many as there are processors, up to 8)")
+    command.add_argument("--batch", type=_positive, default=1, help="which batch of the loader, from 1 (default: 1)")
+    command.add_argument("--mean", type=_floats, help="the mean that was subtracted from a batch's images, as 0.485,0.456,0.406")
+    command.add_argument("--std", type=_floats, help="what they were divided by, as 0.229,0.224,0.225")
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    command.set_defaults(run=_inspect)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from feedrate import _inspect as look
+
+    out, err = sys.stdout, sys.stderr
+    try:
+        what: list[str] = options.what
+        if len(what) == 1 and _is_function(what[0]):
+            _inspect_batch(options)
+            return 0
+        threads = options.threads or min(os.cpu_count() or 1, 8)
+        progress = _Progress(options.quiet)
+        try:
+            report = look.inspect(
+                what,
+                threads=threads,
+                limit=options.limit,
+                sheet=options.images if options.sheet else 0,
+                size=options.size,
+                progress=lambda done: progress.line(f"{done:,} files"),
+            )
+        finally:
+            progress.close()
+        report.write(out)
+        pictures = [one.thumbnail for one in report.images if one.thumbnail is not None][: options.images]
+        if options.sheet and pictures:
+            look.write_png(options.sheet, look.contact_sheet(pictures, options.columns, options.size))
+            out.write(f"{options.sheet}: the first {len(pictures)} images\n")
+    except (_Usage, look.NothingFound, OSError) as error:
+        err.write(f"feedrate inspect: {error}\n")
+        return 2
+    return 1 if report.damaged else 0
+
+
+def _inspect_batch(options: argparse.Namespace) -> None:
+    from feedrate import _inspect as look
+
+    loader = _function(options.what[0])()
+    batches = iter(loader)
+    batch = None
+    for number in range(1, options.batch + 1):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raise _Usage(f"the loader has {number - 1} batches, and no batch {options.batch}") from None
+    images = list(look.images_of(batch))
+    if not images:
+        raise _Usage(
+            f"there are no images in a batch of type {type(batch).__name__}: arrays of 4 dimensions with 1, 3 or 4 channels, or lists of "
+            "arrays of 3 dimensions"
+        )
+    pictures = []
+    for path, found in images:
+        rgb, how = look.shown(found, options.mean, options.std)
+        shapes = sorted({one.shape for one in found})
+        sys.stdout.write(f"{path}: {len(found)} images of {found[0].dtype}, {', '.join(map(str, shapes[:5]))}; shown {how}\n")
+        pictures += [look.shrunk(one, options.size) for one in rgb]
+    pictures = pictures[: options.images]
+    if options.sheet:
+        look.write_png(options.sheet, look.contact_sheet(pictures, options.columns, options.size))
+        sys.stdout.write(f"{options.sheet}: {len(pictures)} images\n")
+
+
+def _is_function(name: str) -> bool:
+    """Whether an argument names a function rather than a place."""
+    where, colon, path = name.rpartition(":")
+    return bool(colon and where) and path.replace(".", "_").isidentifier() and not Path(name).exists()
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -165,6 +264,16 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _floats(text: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"{text!r} should be one number, or three with commas between them, such as 0.5,0.5,0.5")
+    return values
+
+
 class _Progress:
     """A line on standard error: rewritten on a terminal, a new one each five seconds elsewhere."""
 
@@ -180,7 +289,17 @@ class _Progress:
         if self._quiet or (now < self._next and done < total):
             return
         self._next = now + self._every
-        line = f"{done} of {total} restores; {text}"
+        self._write(f"{done} of {total} restores; {text}")
+
+    def line(self, text: str) -> None:
+        """Shows a line, unless the last one was just now."""
+        now = time.monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + self._every
+        self._write(text)
+
+    def _write(self, line: str) -> None:
         sys.stderr.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
         sys.stderr.flush()
         self._open = self._terminal

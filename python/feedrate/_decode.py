@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from feedrate._image import decode
+
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8")
@@ -31,6 +33,10 @@ def _lines(data: bytes) -> list[Any]:
     return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
+def _picture(data: bytes) -> Any:
+    return decode(data)
+
+
 #: By the last part of a field's name, as WebDataset's default decoders take them. Nothing here unpickles.
 BY_EXTENSION: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("txt", "text", "transcript"), _text),
@@ -39,6 +45,8 @@ BY_EXTENSION: dict[str, Callable[[bytes], Any]] = {
     "jsonl": _lines,
     "npy": _array,
     "npz": _arrays,
+    # By content, whatever the extension says: RGB of uint8, height, width, channels.
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), _picture),
 }
 
 

@@ -42,6 +42,30 @@ class WorkerDied(Error, RuntimeError):
         self.delivered = delivered
 
 
+class ImageError(Error, ValueError):
+    """An image could not be decoded.
+
+    ``name`` is the file or sample, if it has one, ``format`` what it is by its content (``"JPEG"`` and so on, or None), ``reason`` what
+    is wrong, and ``flaw`` of which kind that is: ``"unknown"`` (no image), ``"unsupported"``, ``"truncated"``, ``"damaged"``,
+    ``"too large"``, ``"no frame"`` or ``"decoder"``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str | None = None,
+        format: str | None = None,  # noqa: A002
+        reason: str | None = None,
+        flaw: str = "damaged",
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        self.format = format
+        self.reason = message if reason is None else reason
+        self.flaw = flaw
+
+
 class _KeyErrorMessage(str):
     """A string whose repr is itself: KeyError shows the repr of its argument."""
 

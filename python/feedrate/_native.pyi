@@ -232,6 +232,20 @@ class Lane:
     @property
     def over(self) -> bool: ...
 
+def decode_images(
+    images: list[Any],
+    names: list[str] | None,
+    mode: str | None,
+    orientation: bool,
+    frame: int,
+    max_pixels: int,
+    truncated: str,
+    deep: str,
+    threads: int,
+) -> list[Any]: ...
+def image_info(image: Any, name: str | None = None) -> tuple[str, int, int, str, int, int]: ...
+def encode_png(pixels: Any, width: int, height: int, channels: int) -> bytes: ...
+
 @final
 class ImageTransform:
     def __new__(cls, channels: str) -> ImageTransform: ...

@@ -4,16 +4,20 @@ A :class:`Transform` says what becomes of an image; it works on files, bytes and
 and :class:`feedrate.ImageFolder`. :func:`from_torchvision` makes one of torchvision's. ``docs/images.md`` is the guide.
 """
 
+from feedrate._image import Info, decode, info
 from feedrate._transform import Transform, aspect_buckets, nearest_bucket, pad_batch
 from feedrate._translate import NotTranslated, Report, Split, from_torchvision
 
 __all__ = [
+    "Info",
     "NotTranslated",
     "Report",
     "Split",
     "Transform",
     "aspect_buckets",
+    "decode",
     "from_torchvision",
+    "info",
     "nearest_bucket",
     "pad_batch",
 ]

@@ -1,7 +1,8 @@
 //! `feedrate._native`: translation between Python and the engine, one file per Python class.
 //!
 //! The rules of this crate: every blocking call goes through `enter`, memory leaves through `block` and `dlpack`, and only
-//! the modules listed here may be unsafe: `block`, `dlpack`, `pipeline::value`, `transform` and `worker_end` (raw memory handed to or taken
+//! the modules listed here may be unsafe: `block`, `dlpack`, `image`, `pipeline::value`, `transform` and `worker_end` (raw memory
+//! handed to or taken
 //! from Python).
 
 // PyO3 fixes the signatures: arguments by value, tuples for Python.
@@ -13,6 +14,7 @@ mod dlpack;
 mod enter;
 mod error;
 mod feed;
+mod image;
 mod inline;
 mod libtorch;
 mod message;
@@ -39,6 +41,8 @@ mod _native {
     use crate::error::{Error, PipelineError};
     #[pymodule_export]
     use crate::feed::Feed;
+    #[pymodule_export]
+    use crate::image::{decode_images, encode_png, image_info};
     #[pymodule_export]
     use crate::libtorch::{
         DistributedRandomSampler, DistributedSequentialSampler, RandomSampler, SequentialSampler, StreamSampler,

@@ -39,7 +39,10 @@ impl Format {
             Some(Self::Gif)
         } else if starts(b"BM") && is_bitmap(bytes) {
             Some(Self::Bmp)
-        } else if [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|prefix| starts(*prefix)) {
+        } else if [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]
+            .iter()
+            .any(|prefix| starts(*prefix))
+        {
             Some(Self::Tiff)
         } else {
             None
@@ -67,9 +70,12 @@ impl fmt::Display for Format {
 
 /// Whether the header behind "BM" has a size that exists: text may begin with these letters.
 fn is_bitmap(bytes: &[u8]) -> bool {
-    bytes
-        .get(14..18)
-        .is_some_and(|size| matches!(u32::from_le_bytes([size[0], size[1], size[2], size[3]]), 12 | 16 | 40 | 52 | 56 | 64 | 108 | 124))
+    bytes.get(14..18).is_some_and(|size| {
+        matches!(
+            u32::from_le_bytes([size[0], size[1], size[2], size[3]]),
+            12 | 16 | 40 | 52 | 56 | 64 | 108 | 124
+        )
+    })
 }
 
 /// The error for bytes of no known format, with what they look like.
@@ -123,7 +129,10 @@ fn looks_like(bytes: &[u8]) -> &'static str {
         (b"v/1\x01", "OpenEXR"),
         (b"DDS ", "DDS"),
         (b"\x93NUMPY", "a NumPy array"),
-        (b"version https://git-lfs", "a Git LFS pointer: the file itself was not fetched"),
+        (
+            b"version https://git-lfs",
+            "a Git LFS pointer: the file itself was not fetched",
+        ),
         (b"\x1aE\xdf\xa3", "a Matroska video"),
         (b"RIFF", "RIFF (AVI or WAV)"),
         (b"OggS", "Ogg"),
@@ -147,8 +156,14 @@ fn looks_like(bytes: &[u8]) -> &'static str {
     if head.iter().all(|byte| *byte == 0) {
         return "zeros";
     }
-    let text = String::from_utf8_lossy(head).trim_start_matches('\u{feff}').trim_start().to_lowercase();
-    if text.starts_with("<!doctype html") || text.starts_with("<html") || (text.starts_with('<') && text.contains("<html")) {
+    let text = String::from_utf8_lossy(head)
+        .trim_start_matches('\u{feff}')
+        .trim_start()
+        .to_lowercase();
+    if text.starts_with("<!doctype html")
+        || text.starts_with("<html")
+        || (text.starts_with('<') && text.contains("<html"))
+    {
         "HTML"
     } else if text.starts_with("<svg") || (text.starts_with("<?xml") && text.contains("<svg")) {
         "SVG"
@@ -208,7 +223,7 @@ pub enum Mode {
     Rgb16,
     /// 16 bits for each of three colours, and alpha. Pillow keeps the upper 8 bits and says `RGBA`.
     Rgba16,
-    /// 16 bits of gray, and alpha. Pillow keeps the upper 8 bits and says `LA`.
+    /// 16 bits of gray, and alpha. Pillow keeps the upper 8 bits and says `RGBA`.
     GrayAlpha16,
     /// 32 bits of a whole number with a sign.
     Int32,
@@ -222,11 +237,11 @@ impl Mode {
         match self {
             Self::Bilevel => "1",
             Self::Gray => "L",
-            Self::GrayAlpha | Self::GrayAlpha16 => "LA",
+            Self::GrayAlpha => "LA",
             Self::Palette => "P",
             Self::PaletteAlpha => "PA",
             Self::Rgb | Self::Rgb16 => "RGB",
-            Self::Rgba | Self::Rgba16 => "RGBA",
+            Self::Rgba | Self::Rgba16 | Self::GrayAlpha16 => "RGBA",
             Self::Rgbx => "RGBX",
             Self::Cmyk => "CMYK",
             Self::Lab => "LAB",

@@ -17,13 +17,21 @@
 //! # Ok::<(), feedrate::decode::ImageError>(())
 //! ```
 
+mod bmp;
+mod bytes;
 mod error;
 mod exif;
 mod format;
+#[cfg(test)]
+mod fuzz;
+mod gif;
 mod jpeg;
 mod pixels;
+mod png;
 pub mod resample;
+mod tiff;
 pub mod transform;
+mod webp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,6 +40,7 @@ use crate::error::Panic;
 pub use error::{Flaw, ImageError};
 pub use format::{Format, Mode};
 pub use pixels::{Image, Pixels};
+pub use png::write_png;
 
 /// What a header says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +105,7 @@ pub struct Options {
     pub channels: Channels,
     /// More pixels than this are refused before memory is taken.
     pub max_pixels: u64,
-    /// Whether EXIF's orientation is applied, as Pillow's `ImageOps.exif_transpose` does.
+    /// Whether EXIF's orientation is applied, as Pillow's `ImageOps.exif_transpose` does. TIFF is always turned, as in Pillow.
     pub orientation: bool,
     /// What is done with an image that ends early.
     pub truncated: Truncated,
@@ -195,7 +204,11 @@ impl Decoder {
     pub fn decode(&mut self, bytes: &[u8], options: &Options) -> Result<Image, ImageError> {
         self.guarded(bytes, |decoder, format| match format {
             Format::Jpeg => decoder.jpeg.decode(bytes, options),
-            other => Err(ImageError::new(Flaw::Unsupported, other, "not read yet")),
+            Format::Png => png::decode(bytes, options),
+            Format::WebP => webp::decode(bytes, options),
+            Format::Gif => gif::decode(bytes, options),
+            Format::Bmp => bmp::decode(bytes, options),
+            Format::Tiff => tiff::decode(bytes, options, &mut decoder.jpeg),
         })
     }
 
@@ -228,7 +241,9 @@ impl Decoder {
         }
         into.clear();
         if Format::of(bytes) == Some(Format::Jpeg) {
-            return self.guarded(bytes, |decoder, _| decoder.jpeg.region(bytes, &options, region, shrink, into));
+            return self.guarded(bytes, |decoder, _| {
+                decoder.jpeg.region(bytes, &options, region, shrink, into)
+            });
         }
         let image = self.decode(bytes, &options)?;
         image.cut(region, into)
@@ -257,7 +272,11 @@ impl Decoder {
 pub fn info(bytes: &[u8]) -> Result<Info, ImageError> {
     Decoder::new().guarded(bytes, |_, format| match format {
         Format::Jpeg => jpeg::info(bytes),
-        other => Err(ImageError::new(Flaw::Unsupported, other, "not read yet")),
+        Format::Png => png::info(bytes),
+        Format::WebP => webp::info(bytes),
+        Format::Gif => gif::info(bytes),
+        Format::Bmp => bmp::info(bytes),
+        Format::Tiff => tiff::info(bytes),
     })
 }
 

@@ -91,7 +91,11 @@ impl Image {
     pub(super) fn cut(&self, region: Rect, into: &mut Vec<u8>) -> Result<Part, ImageError> {
         check_region(region, self.width, self.height, None)?;
         let Some(bytes) = self.pixels.as_u8() else {
-            return Err(ImageError::new(Flaw::Unsupported, None, "regions have 8 bits a channel"));
+            return Err(ImageError::new(
+                Flaw::Unsupported,
+                None,
+                "regions have 8 bits a channel",
+            ));
         };
         let row = self.width as usize * self.channels;
         let (left, len) = (region.x as usize * self.channels, region.width as usize * self.channels);
@@ -124,13 +128,19 @@ pub(super) fn check_region(region: Rect, width: u32, height: u32, format: Option
         width: w,
         height: h,
     } = region;
-    let message = format!("the region of {w} x {h} pixels at ({x}, {y}) is empty or not within the image, which has {width} x {height}");
+    let message = format!(
+        "the region of {w} x {h} pixels at ({x}, {y}) is empty or not within the image, which has {width} x {height}"
+    );
     Err(ImageError::new(Flaw::Unsupported, format, message))
 }
 
 /// `orientation` is 2 to 8.
 fn turned<T: Copy>(values: &[T], (width, height, channels): (usize, usize, usize), orientation: u8) -> Vec<T> {
-    let (out_width, out_height) = if orientation >= 5 { (height, width) } else { (width, height) };
+    let (out_width, out_height) = if orientation >= 5 {
+        (height, width)
+    } else {
+        (width, height)
+    };
     let mut out = Vec::with_capacity(values.len());
     for y in 0..out_height {
         for x in 0..out_width {
@@ -206,6 +216,12 @@ impl Raw {
             return Err(ImageError::new(Flaw::Unsupported, format, message));
         }
         let bytes = self.to_bytes(options.deep);
+        match (channels, self.mode) {
+            (Channels::Gray, Mode::Gray | Mode::Bilevel) => return done(1, Pixels::U8(bytes)),
+            (Channels::Rgb, Mode::Rgb) => return done(3, Pixels::U8(bytes)),
+            (Channels::Rgba, Mode::Rgba) => return done(4, Pixels::U8(bytes)),
+            _ => {}
+        }
         let pixels = Source {
             bytes: &bytes,
             mode: self.mode,
@@ -243,7 +259,10 @@ impl Raw {
             }
             (Pixels::I32(values), _) => {
                 self.mode = Mode::Gray;
-                values.iter().map(|value| low(value.clamp(&0, &255).cast_unsigned())).collect()
+                values
+                    .iter()
+                    .map(|value| low(value.clamp(&0, &255).cast_unsigned()))
+                    .collect()
             }
             (Pixels::F32(values), _) => {
                 self.mode = Mode::Gray;
@@ -282,7 +301,11 @@ fn low(value: u32) -> u8 {
     value.to_le_bytes()[0]
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 0..=255, or not a number, which becomes 0")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "within 0..=255, or not a number, which becomes 0"
+)]
 fn clipped(value: f32) -> u8 {
     value as u8
 }
@@ -303,10 +326,10 @@ pub(super) fn rgb_of_cmyk(pixel: &[u8]) -> [u8; 3] {
     [one(pixel[0]), one(pixel[1]), one(pixel[2])]
 }
 
-/// Pillow's YCbCr to RGB: 6 fractional bits, from tables that it rounded.
+/// Pillow's YCbCr to RGB: 6 fractional bits, from tables that were rounded as a cast to a whole number does it.
 fn rgb_of_ycbcr(pixel: &[u8]) -> [u8; 3] {
-    #[expect(clippy::cast_possible_truncation, reason = "small, and rounded")]
-    let scaled = |factor: f64, value: u8| (factor * 64.0 * (f64::from(value) - 128.0)).round() as i32;
+    #[expect(clippy::cast_possible_truncation, reason = "small")]
+    let scaled = |factor: f64, value: u8| (factor * 64.0 * (f64::from(value) - 128.0) + 0.5) as i32;
     let luma = i32::from(pixel[0]);
     let clip = |value: i32| low(value.clamp(0, 255).cast_unsigned());
     [
@@ -332,7 +355,9 @@ impl Source<'_> {
             Mode::GrayAlpha => each(2, &|p| p[0]),
             Mode::Palette | Mode::PaletteAlpha => {
                 let table: Vec<u8> = self.palette.iter().map(|c| luma(c[0], c[1], c[2])).collect();
-                each(if self.mode == Mode::Palette { 1 } else { 2 }, &|p| table[usize::from(p[0])])
+                each(if self.mode == Mode::Palette { 1 } else { 2 }, &|p| {
+                    table[usize::from(p[0])]
+                })
             }
             Mode::Rgb => bytes.chunks_exact(3).map(|p| luma(p[0], p[1], p[2])).collect(),
             Mode::Rgba | Mode::Rgbx => each(4, &|p| luma(p[0], p[1], p[2])),
@@ -371,7 +396,8 @@ impl Source<'_> {
             Some(Transparency::Colour(colour)) => Some(colour.map(|value| low(u32::from(value)))),
             _ => None,
         };
-        let keyed = |[red, green, blue]: [u8; 3]| [red, green, blue, if key == Some([red, green, blue]) { 0 } else { 255 }];
+        let keyed =
+            |[red, green, blue]: [u8; 3]| [red, green, blue, if key == Some([red, green, blue]) { 0 } else { 255 }];
         match self.mode {
             Mode::Rgba => bytes.to_vec(),
             Mode::GrayAlpha => each(2, &|p| [p[0], p[0], p[0], p[1]]),
@@ -382,7 +408,11 @@ impl Source<'_> {
             }),
             Mode::Rgb => each(3, &|p| keyed([p[0], p[1], p[2]])),
             Mode::Bilevel | Mode::Gray => each(1, &|p| keyed([p[0]; 3])),
-            _ => self.rgb().chunks_exact(3).flat_map(|p| [p[0], p[1], p[2], 255]).collect(),
+            _ => self
+                .rgb()
+                .chunks_exact(3)
+                .flat_map(|p| [p[0], p[1], p[2], 255])
+                .collect(),
         }
     }
 }

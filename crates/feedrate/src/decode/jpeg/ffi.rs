@@ -30,10 +30,36 @@ unsafe extern "C" {
     fn feedrate_jpeg_end(state: *mut State);
     fn feedrate_jpeg_message(state: *const State) -> *const c_char;
     fn feedrate_jpeg_left(state: *const State) -> usize;
-    fn feedrate_jpeg_header(state: *mut State, data: *const c_uchar, len: usize, fill: c_int, out: *mut Header) -> c_int;
-    fn feedrate_jpeg_begin(state: *mut State, shrink: c_int, colour: c_int, width: *mut u32, height: *mut u32, bytes: *mut i32) -> c_int;
+    fn feedrate_jpeg_header(
+        state: *mut State,
+        data: *const c_uchar,
+        len: usize,
+        fill: c_int,
+        out: *mut Header,
+    ) -> c_int;
+    fn feedrate_jpeg_begin(
+        state: *mut State,
+        shrink: c_int,
+        space: c_int,
+        colour: c_int,
+        width: *mut u32,
+        height: *mut u32,
+        bytes: *mut i32,
+    ) -> c_int;
     fn feedrate_jpeg_rows(state: *mut State, into: *mut c_uchar, stride: usize, until: u32, done: *mut u32) -> c_int;
     fn feedrate_jpeg_crop(state: *mut State, x: *mut u32, width: *mut u32, y: u32) -> c_int;
+}
+
+/// What the samples of a file are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(in crate::decode) enum Space {
+    /// As the markers say.
+    Said = 0,
+    Gray = 1,
+    Rgb = 2,
+    YCbCr = 3,
+    Cmyk = 4,
 }
 
 /// Why a call gave nothing.
@@ -59,7 +85,9 @@ unsafe impl Send for Handle {}
 impl Handle {
     pub(super) fn new() -> Result<Self, Stop> {
         // SAFETY: no arguments; null is looked for.
-        NonNull::new(unsafe { feedrate_jpeg_new() }).map(Self).ok_or(Stop::Memory)
+        NonNull::new(unsafe { feedrate_jpeg_new() })
+            .map(Self)
+            .ok_or(Stop::Memory)
     }
 
     /// Reads the header of `data`.
@@ -72,7 +100,15 @@ impl Handle {
             row: 0,
         };
         // SAFETY: `open` borrows the data until it ends the image, so that they outlive what C keeps of them.
-        let code = unsafe { feedrate_jpeg_header(open.raw(), data.as_ptr(), data.len(), c_int::from(fill), &raw mut header) };
+        let code = unsafe {
+            feedrate_jpeg_header(
+                open.raw(),
+                data.as_ptr(),
+                data.len(),
+                c_int::from(fill),
+                &raw mut header,
+            )
+        };
         open.result(code).map(|()| (open, header))
     }
 }
@@ -122,12 +158,22 @@ impl Open<'_> {
 
     /// Begins to decode; gives the size of the output. `channels` is the number of bytes a pixel: 1 or 3 as it is stored, 3 or 4 for
     /// a gray image too, 4 for one with four components.
-    pub(super) fn begin(&mut self, shrink: u32, channels: usize) -> Result<(u32, u32), Stop> {
+    pub(super) fn begin(&mut self, shrink: u32, space: Space, channels: usize) -> Result<(u32, u32), Stop> {
         let (mut width, mut height, mut bytes) = (0, 0, 0);
         let colour = c_int::try_from(channels).unwrap_or(3);
         let shrink = c_int::try_from(shrink).unwrap_or(1);
         // SAFETY: the header was read, since there is an `Open`.
-        let code = unsafe { feedrate_jpeg_begin(self.raw(), shrink, colour, &raw mut width, &raw mut height, &raw mut bytes) };
+        let code = unsafe {
+            feedrate_jpeg_begin(
+                self.raw(),
+                shrink,
+                space as c_int,
+                colour,
+                &raw mut width,
+                &raw mut height,
+                &raw mut bytes,
+            )
+        };
         self.result(code)?;
         self.channels = usize::try_from(bytes).unwrap_or(4);
         self.row = width as usize * self.channels;

@@ -2,15 +2,17 @@
 
 mod ffi;
 #[cfg(test)]
-mod tests;
+pub(in crate::decode) mod tests;
 
 use memchr::memmem;
 
+pub(super) use self::ffi::Space;
 use self::ffi::{Handle, Header, Open, Stop};
 use super::format::with_commas;
 use super::pixels::{Pixels, check_region, luma, rgb_of_cmyk};
 use super::{
-    Channels, Flaw, Format, Image, ImageError, Info, Mode, Options, Part, Rect, Truncated, check_frame, check_size, exif,
+    Channels, Flaw, Format, Image, ImageError, Info, Mode, Options, Part, Rect, Truncated, check_frame, check_size,
+    exif,
 };
 
 /// How far the columns at an edge depend on those beyond: chroma of half the columns is interpolated between neighbours.
@@ -46,7 +48,7 @@ impl Jpeg {
         let fill = options.truncated == Truncated::Fill;
         let (mut open, header) = self.handle()?.open(bytes, fill).map_err(|stop| error(&stop, None))?;
         check_header(header, options)?;
-        let begun = open.begin(shrink, wanted(header, options));
+        let begun = open.begin(shrink, Space::Said, wanted(header, options));
         let (width, height, decoded, stop) = match begun {
             Ok((width, height)) => (width, height, open.channels(), None),
             // No row is there.
@@ -68,6 +70,26 @@ impl Jpeg {
         let whole = rows as usize * width as usize * decoded;
         let (channels, pixels) = finished(header, options, pixels, whole);
         Ok(Image::new(width, height, channels, Pixels::U8(pixels)))
+    }
+
+    /// All samples of a JPEG within another file, RGB where they are YCbCr: width, height and pixels. No more than `most` pixels, but for
+    /// a strip that goes on below the image.
+    pub(super) fn raw(&mut self, bytes: &[u8], space: Space, most: u64) -> Result<(u32, u32, Vec<u8>), ImageError> {
+        let (mut open, header) = self.handle()?.open(bytes, false).map_err(|stop| error(&stop, None))?;
+        mode(header)?;
+        if u64::from(header.width) * u64::from(header.height) > most.saturating_mul(2).saturating_add(1 << 20) {
+            let message = format!(
+                "a JPEG of {} x {} pixels is larger than its place",
+                header.width, header.height
+            );
+            return Err(ImageError::new(Flaw::Damaged, Format::Tiff, message));
+        }
+        let channels = if header.components == 1 { 1 } else { 3 };
+        let (width, height) = open.begin(1, space, channels).map_err(|stop| error(&stop, None))?;
+        let mut pixels = vec![0; width as usize * height as usize * open.channels()];
+        let (rows, result) = open.rows(&mut pixels, 0, height);
+        result.map_err(|stop| error(&stop, Some((rows, height))))?;
+        Ok((width, height, pixels))
     }
 
     pub(super) fn region(
@@ -95,7 +117,11 @@ impl Jpeg {
         }
         // What is odd goes the way that says what is wrong with it, or gives what Pillow would.
         let image = self.whole(bytes, options, shrink)?;
-        let shrink = if image.width == header.width.div_ceil(shrink) { shrink } else { 1 };
+        let shrink = if image.width == header.width.div_ceil(shrink) {
+            shrink
+        } else {
+            1
+        };
         let part = image.cut(region.shrunk(shrink), into)?;
         Ok(Part { shrink, ..part })
     }
@@ -119,7 +145,7 @@ fn part(
     into: &mut Vec<u8>,
 ) -> Option<Part> {
     const BAND: u32 = 16;
-    let (full_width, full_height) = open.begin(shrink, wanted(header, options)).ok()?;
+    let (full_width, full_height) = open.begin(shrink, Space::Said, wanted(header, options)).ok()?;
     if full_width != header.width.div_ceil(shrink) {
         return None;
     }

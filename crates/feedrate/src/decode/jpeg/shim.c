@@ -155,11 +155,16 @@ int feedrate_jpeg_header(struct feedrate_jpeg *j, const unsigned char *data, siz
 /* Where the data of the first scan begin: how many bytes are left. */
 size_t feedrate_jpeg_left(const struct feedrate_jpeg *j) { return j->src.bytes_in_buffer; }
 
-/* Begins to decode at 1/shrink; `colour` is what a row holds: 3 RGB, 4 RGBA, else as stored (gray 1, RGB 3, CMYK 4). */
-int feedrate_jpeg_begin(struct feedrate_jpeg *j, int shrink, int colour, uint32_t *width, uint32_t *height,
+/* Begins to decode at 1/shrink; `space` is what the samples are: 0 as libjpeg finds, 1 gray, 2 RGB,
+ * 3 YCbCr, 4 CMYK; `colour` is what a row holds: 3 RGB, 4 RGBA, else as stored (gray 1, RGB 3, CMYK 4). */
+int feedrate_jpeg_begin(struct feedrate_jpeg *j, int shrink, int space, int colour, uint32_t *width, uint32_t *height,
                         int32_t *bytes) {
   int code = setjmp(j->jump);
   if (code) return code;
+  if (space == 1) j->cinfo.jpeg_color_space = JCS_GRAYSCALE;
+  else if (space == 2) j->cinfo.jpeg_color_space = JCS_RGB;
+  else if (space == 3) j->cinfo.jpeg_color_space = JCS_YCbCr;
+  else if (space == 4) j->cinfo.jpeg_color_space = JCS_CMYK;
   j->cinfo.scale_num = 1;
   j->cinfo.scale_denom = (unsigned)shrink;
   if (j->cinfo.num_components == 4) j->cinfo.out_color_space = JCS_CMYK;
