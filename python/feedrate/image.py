@@ -5,10 +5,11 @@ and :class:`feedrate.ImageFolder`. :func:`from_torchvision` makes one of torchvi
 """
 
 from feedrate._image import Info, decode, info
-from feedrate._transform import Transform, aspect_buckets, nearest_bucket, pad_batch
+from feedrate._transform import Buckets, Transform, aspect_buckets, nearest_bucket, pad_batch
 from feedrate._translate import NotTranslated, Report, Split, from_torchvision
 
 __all__ = [
+    "Buckets",
     "Info",
     "NotTranslated",
     "Report",

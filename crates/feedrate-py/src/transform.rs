@@ -113,6 +113,13 @@ impl ImageTransform {
         })
     }
 
+    fn fit(&self, height: u32, width: u32, interpolation: &str) -> PyResult<Self> {
+        self.then(Step::Resize {
+            to: Target::Fit(target(height, width)),
+            filter: filter(interpolation)?,
+        })
+    }
+
     fn letterbox(&self, height: u32, width: u32, fill: Fill, interpolation: &str) -> PyResult<Self> {
         self.then(Step::Resize {
             to: Target::Letterbox(target(height, width), fill),
