@@ -86,7 +86,7 @@ class Transform:
     Steps that follow each other are
     fused: what a crop leaves out is not decoded, and numbers are written where they belong. Results are bit for bit those of
         Pillow and torchvision for the
-    same steps and parameters; ``docs/images.md`` has the table. The GIL is released.
+    same steps and parameters; ``docs/image-transforms.md`` has the table. The GIL is released.
 
     Without :meth:`to` or :meth:`normalize` the result is uint8 of the shape (height, width, channels).
 
