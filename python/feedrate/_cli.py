@@ -80,9 +80,13 @@ def _add_inspect(commands: Any) -> None:
     command.add_argument("--sheet", metavar="FILE.png", help="write a contact sheet")
     command.add_argument("--images", type=_positive, default=64, help="how many images the sheet shows at most (default: 64)")
     command.add_argument("--columns", type=_positive, default=8, help="images side by side (default: 8)")
-    command.add_argument("--size", type=_positive, default=128, help="pixels of an image on the sheet, in each direction (default: 128)")
+    command.add_argument(
+        "--size", type=_positive, default=128, help="pixels of an image on the sheet, in each direction (default: 128)"
+    )
     command.add_argument("--limit", type=_positive, help="look at no more than so many files")
-    command.add_argument("--threads", type=_positive, help="threads that decode (default: as many as there are processors, up to 8)")
+    command.add_argument(
+        "--threads", type=_positive, help="threads that decode (default: as many as there are processors, up to 8)"
+    )
     command.add_argument("--batch", type=_positive, default=1, help="which batch of the loader, from 1 (default: 1)")
     command.add_argument("--mean", type=_floats, help="the mean that was subtracted from a batch's images, as 0.485,0.456,0.406")
     command.add_argument("--std", type=_floats, help="what they were divided by, as 0.229,0.224,0.225")

@@ -55,7 +55,7 @@ class ImageError(Error, ValueError):
         message: str,
         *,
         name: str | None = None,
-        format: str | None = None,  # noqa: A002
+        format: str | None = None,
         reason: str | None = None,
         flaw: str = "damaged",
     ) -> None:

@@ -69,7 +69,7 @@ def decode(
     mode: Mode = "RGB",
     *,
     orientation: bool = False,
-    frame: int | Literal["all"] = 0,
+    frame: Any = 0,
     max_pixels: int = MAX_PIXELS,
     truncated: Literal["refuse", "fill"] = "refuse",
     deep: Literal["clip", "scale"] = "clip",

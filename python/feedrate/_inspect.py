@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -101,7 +100,9 @@ class Report:
             moving = sum(one.frames > 1 for one in images)
             if moving:
                 out.write(f"with more than one frame: {moving:,}\n")
-            _names(out, "named as another format", [one for one in images if _misnamed(one)], most, lambda one: f"is {one.format}")
+            _names(
+                out, "named as another format", [one for one in images if _misnamed(one)], most, lambda one: f"is {one.format}"
+            )
         _names(out, "damaged", self.damaged, most, lambda one: str(one.reason))
 
 
@@ -116,14 +117,13 @@ def _names(out: TextIO, title: str, files: list[Found], most: int, says: Any) ->
     if not files:
         return
     out.write(f"{title}: {len(files):,}\n")
-    for one in files[:most]:
-        out.write(f"  {one.name}: {says(one)}\n")
+    out.writelines(f"  {one.name}: {says(one)}\n" for one in files[:most])
     if len(files) > most:
         out.write(f"  and {len(files) - most:,} more\n")
 
 
 def _extension(name: str) -> str:
-    return os.path.splitext(name)[1].lstrip(".").lower()
+    return Path(name).suffix.lstrip(".").lower()
 
 
 def _misnamed(one: Found) -> bool:
@@ -134,14 +134,16 @@ def _misnamed(one: Found) -> bool:
 def files_of(places: Iterable[str]) -> Iterator[tuple[str, bytes | ImageError]]:
     """Names and contents of what lies at the places: files, folders (with all below), tars, patterns."""
     for place in places:
-        if os.path.isdir(place):
+        if Path(place).is_dir():
             paths = sorted(str(path) for path in Path(place).rglob("*") if path.is_file())
-        elif os.path.isfile(place):
+        elif Path(place).is_file():
             paths = [place]
         else:
-            paths = sorted(path for path in glob.glob(place, recursive=True) if os.path.isfile(path))
+            paths = sorted(path for path in glob.glob(place, recursive=True) if Path(path).is_file())  # noqa: PTH207 (absolute too)
         if not paths:
-            raise NothingFound(f"there is no file at {place!r}: it is a file, a folder, a tar or a pattern such as 'train/**/*.jpg'")
+            raise NothingFound(
+                f"there is no file at {place!r}: it is a file, a folder, a tar or a pattern such as 'train/**/*.jpg'"
+            )
         for path in paths:
             yield from _files_in(path)
 
@@ -267,7 +269,9 @@ def _array(value: Any) -> npt.NDArray[Any] | None:
     return None
 
 
-def shown(images: list[npt.NDArray[Any]], mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> tuple[list[Pixels], str]:
+def shown(
+    images: list[npt.NDArray[Any]], mean: tuple[float, ...] | None, std: tuple[float, ...] | None
+) -> tuple[list[Pixels], str]:
     """Images of a batch as RGB, and how they were made visible."""
     rows = []
     for image in images:

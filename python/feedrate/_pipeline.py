@@ -105,7 +105,8 @@ class Pipeline:
         """Bytes of fields to objects, by the field's extension, as WebDataset names them: text (``txt``, ``text``, ``transcript``),
         whole numbers (``cls``, ``cls2``, ``index``, ``inx``, ``id``, ``count``), ``json`` and ``jsonl``, ``npy`` and ``npz`` (without
         pickled objects), images (``jpg``, ``jpeg``, ``png``, ``webp``, ``gif``, ``bmp``, ``tif``, ``tiff``: by content, to RGB arrays of
-        uint8, as :func:`feedrate.image.decode` gives them). ``decode(jpg=function)`` gives a function for a field. Without arguments, every field of a known extension."""
+        uint8, as :func:`feedrate.image.decode` gives them). ``decode(jpg=function)`` gives a function for a field. Without arguments, every
+        field of a known extension."""
         from feedrate import _decode
 
         return self.map(_decode.Decoder(fields, decoders))

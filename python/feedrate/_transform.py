@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -85,7 +86,7 @@ class Transform:
     Steps that follow each other are
     fused: what a crop leaves out is not decoded, and numbers are written where they belong. Results are bit for bit those of
         Pillow and torchvision for the
-    same steps and parameters; ``docs/images.md`` has the table. The GIL is released.
+    same steps and parameters; ``docs/image-transforms.md`` has the table. The GIL is released.
 
     Without :meth:`to` or :meth:`normalize` the result is uint8 of the shape (height, width, channels).
 
@@ -194,6 +195,10 @@ class Transform:
         if max_size is not None:
             raise ValueError(f"max_size={max_size} is for a resize of the shorter side, and size={size!r} says both")
         return self._then("resize", *_pair("resize", size), interpolation)
+
+    def fit(self, size: Size, interpolation: Interpolation = "bicubic") -> Self:
+        """This size, out of the largest part in the middle that has its ratio; as Pillow's ``ImageOps.fit``."""
+        return self._then("fit", *_pair("fit", size), interpolation)
 
     def letterbox(self, size: Size, fill: int | Sequence[int] = 0, interpolation: Interpolation = "bicubic") -> Self:
         """The largest size of the same ratio within ``size``, in the middle, with bars of the colour ``fill``; as Pillow's
@@ -516,8 +521,51 @@ def aspect_buckets(area: int, *, multiple: int = 64, ratio: float = 2.0, smalles
 
 
 def nearest_bucket(height: int, width: int, buckets: Sequence[tuple[int, int]]) -> int:
-    """The bucket whose ratio is nearest to that of an image: what a sampler of :mod:`feedrate.samplers` takes as its key."""
-    import math
-
+    """The number of the bucket whose ratio is nearest to that of an image."""
     wanted = math.log(width / height)
     return min(range(len(buckets)), key=lambda k: abs(math.log(buckets[k][1] / buckets[k][0]) - wanted))
+
+
+class Buckets:
+    """A function from an image to one of the nearest of several sizes: what :class:`feedrate.ImageFolder` takes as ``loader``.
+
+    ::
+
+        buckets = Buckets(aspect_buckets(512 * 512), Transform().to("float32"))
+        dataset = feedrate.ImageFolder(root, loader=buckets)
+        which = buckets.of([path for path, _ in dataset.samples])
+        sampler = feedrate.samplers.BucketBatchSampler(which, 8, boundaries=range(1, len(buckets.sizes)))
+        loader = feedrate.DataLoader(dataset, batch_sampler=sampler)
+
+    Args:
+        sizes: (height, width) of each bucket; see :func:`aspect_buckets`.
+        transform: what is done behind the resize, and the output.
+        interpolation: of the resize, a :meth:`Transform.fit`.
+    """
+
+    def __init__(
+        self, sizes: Sequence[tuple[int, int]], transform: Transform | None = None, interpolation: Interpolation = "bicubic"
+    ) -> None:
+        if not sizes:
+            raise ValueError("Buckets() takes at least one size")
+        self.sizes = [(int(height), int(width)) for height, width in sizes]
+        base = Transform() if transform is None else transform
+        empty = base._changed(_steps=())
+        #: One for each size.
+        self.transforms = [
+            fitted._changed(_steps=(*fitted._steps, *base._steps))
+            for fitted in (empty.fit(size, interpolation) for size in self.sizes)
+        ]
+
+    def of(self, images: Sequence[Any]) -> list[int]:
+        """The bucket of each image, by its header: files, bytes or pixels, a few thousand a second."""
+        found: list[int] = []
+        for start in range(0, len(images), 64):
+            batch = self.transforms[0].open(images[start : start + 64])
+            found += [nearest_bucket(height, width, self.sizes) for height, width in batch.sizes]
+        return found
+
+    def __call__(self, data: Any) -> Any:
+        """The image in the size of its bucket."""
+        (which,) = self.of([data])
+        return self.transforms[which](data)

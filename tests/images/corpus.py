@@ -104,7 +104,16 @@ ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (
 
 
 def png(
-    width: int, height: int, bits: int, colour: int, *, interlaced: bool = False, extra: bytes = b"", seed: int = 0, split: int = 0, filters: bool = True
+    width: int,
+    height: int,
+    bits: int,
+    colour: int,
+    *,
+    interlaced: bool = False,
+    extra: bytes = b"",
+    seed: int = 0,
+    split: int = 0,
+    filters: bool = True,
 ) -> bytes:
     """A PNG of any kind: random samples, every filter in turn."""
     rng = np.random.default_rng(seed)
@@ -128,7 +137,7 @@ def png(
 
 
 def filtered(part: np.ndarray[Any, Any], bits: int, channels: int, filters: bool) -> bytes:
-    height, width, _ = part.shape
+    height = part.shape[0]
     if bits == 16:
         rows = part.astype(">u2").reshape(height, -1).view(np.uint8)
     elif bits == 8:
@@ -152,12 +161,14 @@ def filtered(part: np.ndarray[Any, Any], bits: int, channels: int, filters: bool
     return out
 
 
-PNG_KINDS = [(b, 0) for b in (1, 2, 4, 8, 16)] + [(8, 2), (16, 2)] + [(b, 3) for b in (1, 2, 4, 8)] + [(8, 4), (16, 4), (8, 6), (16, 6)]
+PNG_KINDS = (
+    [(b, 0) for b in (1, 2, 4, 8, 16)] + [(8, 2), (16, 2)] + [(b, 3) for b in (1, 2, 4, 8)] + [(8, 4), (16, 4), (8, 6), (16, 6)]
+)
 
 
 def pngs() -> Iterator[tuple[str, bytes]]:
     for bits, colour in PNG_KINDS:
-        for size in SIZES + [(5, 200)]:
+        for size in [*SIZES, (5, 200)]:
             for interlaced in (False, True):
                 yield f"png {bits} bits, colour {colour}, {size}, {interlaced=}", png(*size, bits, colour, interlaced=interlaced)
         yield f"png {bits} bits, colour {colour}, many chunks", png(61, 40, bits, colour, split=7)
@@ -298,7 +309,9 @@ def gif(width: int, height: int, parts: list[dict[str, Any]], palette: bytes | N
     for part in parts:
         transparent = part.get("transparent")
         if transparent is not None or part.get("disposal"):
-            out += b"!\xf9\x04" + bytes([part.get("disposal", 0) << 2 | (transparent is not None), 5, 0, transparent or 0]) + b"\x00"
+            out += (
+                b"!\xf9\x04" + bytes([part.get("disposal", 0) << 2 | (transparent is not None), 5, 0, transparent or 0]) + b"\x00"
+            )
         x, y, w, h = part["place"]
         own = part.get("palette")
         out += b"," + struct.pack("<HHHHB", x, y, w, h, (0x80 | (bits - 1)) if own else 0) + (own or b"")
@@ -322,7 +335,11 @@ def hand_made_gifs() -> Iterator[tuple[str, bytes]]:
             w, h = int(rng.integers(1, width - x + 1)), int(rng.integers(1, height - y + 1))
             if i == 0 and seed % 3:
                 x, y, w, h = 0, 0, width, height
-            part = {"place": (x, y, w, h), "pixels": rng.integers(0, 8, w * h).astype(np.uint8).tobytes(), "disposal": int(rng.integers(0, 4))}
+            part = {
+                "place": (x, y, w, h),
+                "pixels": rng.integers(0, 8, w * h).astype(np.uint8).tobytes(),
+                "disposal": int(rng.integers(0, 4)),
+            }
             if rng.random() < 0.5:
                 part["transparent"] = int(rng.integers(0, 8))
             if rng.random() < 0.4:
@@ -343,7 +360,10 @@ def webps() -> Iterator[tuple[str, bytes]]:
             first, *rest = frames(5, mode=mode)
             options: dict[str, Any] = {"save_all": True, "append_images": rest, "lossless": lossless, "duration": 40}
             yield f"webp animated {mode} {lossless=}", saved(first, "WEBP", **options)
-            yield f"webp animated, mixed {mode} {lossless=}", saved(first, "WEBP", allow_mixed=True, kmax=2, minimize_size=True, **options)
+            yield (
+                f"webp animated, mixed {mode} {lossless=}",
+                saved(first, "WEBP", allow_mixed=True, kmax=2, minimize_size=True, **options),
+            )
     exif = Image.Exif()
     exif[0x0112] = 6
     yield "webp exif", saved(as_mode("RGB", 40, 30), "WEBP", exif=exif)
@@ -361,7 +381,10 @@ def tiffs() -> Iterator[tuple[str, bytes]]:
                 yield f"tiff {mode} {size} {compression}", saved(image, "TIFF", compression=compression)
     for mode in ("L", "RGB", "I;16", "RGBA", "I"):
         for compression in ("tiff_lzw", "tiff_adobe_deflate"):
-            yield f"tiff predictor {mode} {compression}", saved(as_mode(mode, 61, 40), "TIFF", compression=compression, tiffinfo={317: 2})
+            yield (
+                f"tiff predictor {mode} {compression}",
+                saved(as_mode(mode, 61, 40), "TIFF", compression=compression, tiffinfo={317: 2}),
+            )
     for mode in ("L", "RGB", "CMYK"):
         for quality in (20, 90):
             yield f"tiff jpeg {mode} {quality}", saved(as_mode(mode, 61, 40), "TIFF", compression="jpeg", quality=quality)
@@ -453,7 +476,16 @@ def hand_made_tiffs() -> Iterator[tuple[str, bytes]]:
     for big in (False, True):
         for name, photometric, bits, extra, kind in kinds:
             row = (width * sum(bits) + 7) // 8
-            tags: dict[int, Any] = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 277: len(bits), 278: 5, 339: [kind] * len(bits)}
+            tags: dict[int, Any] = {
+                256: width,
+                257: height,
+                258: bits,
+                259: 1,
+                262: photometric,
+                277: len(bits),
+                278: 5,
+                339: [kind] * len(bits),
+            }
             if extra:
                 tags[338] = extra
             if photometric == 3:

@@ -70,6 +70,8 @@ def differences(data: bytes, frame: int = 0, **options: Any) -> list[str]:
         except AssertionError:
             continue  # Pillow itself stumbles: a gray GIF whose later frames have colours
         except FAILURES as error:
+            if "image has no palette" in str(error):
+                continue  # as above
             expected = error
         try:
             got = decode(data, mode, frame=frame, **options)
@@ -294,7 +296,13 @@ def test_photographs() -> None:
 def test_every_kind_of_input() -> None:
     data = corpus.exif_jpeg(1)
     expected = decode(data)
-    for given in (bytearray(data), memoryview(data), memoryview(bytearray(data)), np.frombuffer(data, np.uint8), np.array(list(data), np.uint8)):
+    for given in (
+        bytearray(data),
+        memoryview(data),
+        memoryview(bytearray(data)),
+        np.frombuffer(data, np.uint8),
+        np.array(list(data), np.uint8),
+    ):
         assert np.array_equal(decode(given), expected)
     with pytest.raises(TypeError, match="an image is bytes"):
         decode("photo.jpg")  # type: ignore[call-overload]
@@ -363,7 +371,11 @@ def test_errors_can_be_pickled() -> None:
 
 
 def test_size_limits() -> None:
-    for data in (corpus.exif_jpeg(1), corpus.png(60, 40, 8, 2), *(corpus.saved(corpus.as_mode("RGB", 60, 40), f) for f in ("GIF", "BMP", "WEBP", "TIFF"))):
+    for data in (
+        corpus.exif_jpeg(1),
+        corpus.png(60, 40, 8, 2),
+        *(corpus.saved(corpus.as_mode("RGB", 60, 40), f) for f in ("GIF", "BMP", "WEBP", "TIFF")),
+    ):
         assert decode(data, max_pixels=2400).shape == (40, 60, 3)
         with pytest.raises(feedrate.ImageError, match=r"60 x 40 = 2,400 pixels are more than max_pixels = 2,399") as error:
             decode(data, max_pixels=2399)
@@ -377,7 +389,15 @@ def test_size_limits() -> None:
 
 def test_arguments() -> None:
     data = corpus.png(5, 4, 8, 2)
-    for wrong in ({"mode": "CMYK"}, {"truncated": "maybe"}, {"deep": "no"}, {"frame": -1}, {"threads": 0}, {"max_pixels": -1}, {"frame": "some"}):
+    for wrong in (
+        {"mode": "CMYK"},
+        {"truncated": "maybe"},
+        {"deep": "no"},
+        {"frame": -1},
+        {"threads": 0},
+        {"max_pixels": -1},
+        {"frame": "some"},
+    ):
         with pytest.raises(ValueError):
             decode(data, **wrong)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="one image, not a list"):

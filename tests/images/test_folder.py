@@ -10,6 +10,8 @@ import torch
 from torch.utils.data import DataLoader as StockLoader
 
 import feedrate
+import feedrate.image
+import feedrate.samplers
 import feedrate.torch
 from feedrate.image import Transform, from_torchvision
 from images.photos import crops, jpeg
@@ -198,6 +200,18 @@ def test_a_users_collation_gets_samples(root):
     batch, mask = next(iter(loader))
     assert batch.shape[:1] == mask.shape[:1] == (4,)
     assert mask.all()
+
+
+def test_buckets(root):
+    buckets = feedrate.image.Buckets(feedrate.image.aspect_buckets(48 * 48, multiple=16), Transform().horizontal_flip().to("float32"))
+    dataset = feedrate.ImageFolder(root, loader=buckets)
+    which = buckets.of([path for path, _ in dataset.samples])
+    assert set(which) == {feedrate.image.nearest_bucket(70, 90, buckets.sizes)}
+    sampler = feedrate.samplers.BucketBatchSampler(which, 4, boundaries=range(1, len(buckets.sizes)), seed=1)
+    images, _ = next(iter(feedrate.DataLoader(dataset, batch_sampler=sampler)))
+    assert images.shape == (4, 3, *buckets.sizes[which[0]])
+    tall = np.zeros((90, 30, 3), np.uint8)
+    assert buckets(tall).shape[1] > buckets(tall).shape[2]
 
 
 def test_a_bad_image_is_named(root, tmp_path):

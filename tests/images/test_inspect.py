@@ -64,7 +64,10 @@ def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "damaged: 3\n" in out
     assert f"  {folder}/b/empty.png: no image: 0 bytes\n" in out
     assert f"  {folder}/b/half.jpg: the file ends early: " in out
-    assert f"  {folder}/b/page.jpg: no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF); it looks like HTML, 31 bytes\n" in out
+    assert (
+        f"  {folder}/b/page.jpg: no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF); it looks like HTML, 31 bytes\n"
+        in out
+    )
 
 
 def test_a_tar_and_a_pattern_say_the_same(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +110,7 @@ def test_a_contact_sheet_of_files(folder: Path, tmp_path: Path, capsys: pytest.C
     assert (pixels[:4] == 64).all()
 
 
-LOADERS = '''
+LOADERS = """
 import numpy as np
 import torch
 
@@ -123,7 +126,7 @@ def ragged():
 
 def none():
     yield np.zeros(4)
-'''
+"""
 
 
 def test_contact_sheets_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_many_rows_vanish_and_few_columns():
     assert np.array_equal(ours[max(12, PILLOW)], np.asarray(image.resize((200, 40), Image.Resampling.BILINEAR)))
 
 
-def test_short_side_and_letterbox():
+def test_letterbox_and_fit():
     rng = np.random.default_rng(5)
     for _ in range(60):
         image = some_image(rng, "RGB")
@@ -70,6 +70,9 @@ def test_short_side_and_letterbox():
             continue
         expected = ImageOps.pad(image, (width, height), Image.Resampling.BICUBIC, color=(9, 8, 7))
         found = transform().letterbox((height, width), fill=(9, 8, 7))(image)
+        assert np.array_equal(found, np.asarray(expected)), (image.size, (width, height))
+        expected = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+        found = transform().fit((height, width))(image)
         assert np.array_equal(found, np.asarray(expected)), (image.size, (width, height))
 
 

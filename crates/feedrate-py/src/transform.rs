@@ -22,6 +22,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
+use crate::image;
+
 thread_local! {
     static WORKER: RefCell<Worker> = RefCell::default();
 }
@@ -107,6 +109,13 @@ impl ImageTransform {
     fn resize(&self, height: u32, width: u32, interpolation: &str) -> PyResult<Self> {
         self.then(Step::Resize {
             to: Target::Exact(target(height, width)),
+            filter: filter(interpolation)?,
+        })
+    }
+
+    fn fit(&self, height: u32, width: u32, interpolation: &str) -> PyResult<Self> {
+        self.then(Step::Resize {
+            to: Target::Fit(target(height, width)),
             filter: filter(interpolation)?,
         })
     }
@@ -293,7 +302,7 @@ impl ImageTransform {
                 .collect::<Result<Vec<_>, (usize, Failure)>>()
         });
         let (inputs, sizes): (Vec<Input>, Vec<Size>) = opened
-            .map_err(|(number, error)| error.raised(number, &items))?
+            .map_err(|(number, error)| error.raised(py, number, &items))?
             .into_iter()
             .unzip();
         Ok(ImageBatch {
@@ -320,17 +329,18 @@ impl From<TransformError> for Failure {
 
 impl Failure {
     /// The exception, which says which of the items it was.
-    fn raised(self, number: usize, items: &[Bound<'_, PyAny>]) -> PyErr {
+    fn raised(self, py: Python<'_>, number: usize, items: &[Bound<'_, PyAny>]) -> PyErr {
         let name = items
             .get(number)
             .and_then(|item| item.cast::<PyString>().ok())
             .map(ToString::to_string);
-        let place = name.clone().unwrap_or_else(|| format!("image {number}"));
+        let place = name.unwrap_or_else(|| format!("image {number}"));
         match self {
             Self::Read(error, path) => match error.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, error.to_string(), path)),
                 None => PyOSError::new_err(format!("{path}: {error}")),
             },
+            Self::Transform(TransformError::Image(error)) => image::raised(py, &error.of(place)),
             Self::Transform(error) => PyValueError::new_err(format!("{place}: {error}")),
         }
     }
@@ -590,7 +600,7 @@ impl ImageBatch {
 
     fn failed(&self, py: Python<'_>, number: usize, error: Failure) -> PyErr {
         let items: Vec<Bound<'_, PyAny>> = self.names.iter().map(|name| name.bind(py).clone()).collect();
-        error.raised(number, &items)
+        error.raised(py, number, &items)
     }
 }
 

@@ -25,8 +25,8 @@ struct Header {
     bits: u16,
     mode: Mode,
     layout: Layout,
-    /// Run lengths: of 4 or 8 bits.
-    runs: bool,
+    /// Run lengths, and whether they are of 4 bits rather than 8.
+    runs: Option<bool>,
     top_first: bool,
     palette: Vec<[u8; 4]>,
     /// Where the pixels begin.
@@ -108,7 +108,7 @@ impl Header {
             bits,
             mode,
             layout,
-            runs: matches!(compression, 1 | 2),
+            runs: matches!(compression, 1 | 2).then_some(compression == 2),
             top_first,
             palette,
             pixels: if pixels == 0 { behind } else { pixels },
@@ -137,7 +137,9 @@ fn layout(bits: u16, compression: u32, masks: [u32; 4]) -> Result<(Mode, Layout)
         other => return Err(unsupported(format!("{other} bits a pixel are not read"))),
     };
     match compression {
-        0 | 1 | 2 => Ok(plain),
+        0 => Ok(plain),
+        1 | 2 if matches!(bits, 4 | 8) => Ok(plain),
+        1 | 2 => Err(unsupported(format!("run lengths of {bits} bits are not read"))),
         3 => {
             let alpha = |order, at| (Mode::Rgba, Layout::Bytes(4, order, Some(at)));
             Ok(match (bits, masks) {
@@ -181,8 +183,8 @@ pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Image, ImageErro
     check_frame(Format::Bmp, 1, options)?;
     check_size(Format::Bmp, header.width, header.height, options)?;
     let fill = options.truncated == Truncated::Fill;
-    let pixels = if header.runs {
-        run_lengths(bytes, &header)?
+    let pixels = if let Some(nibbles) = header.runs {
+        run_lengths(bytes, &header, nibbles)?
     } else {
         rows(bytes, &header, fill)?
     };
@@ -265,10 +267,9 @@ fn row(row: &[u8], header: &Header, width: usize, out: &mut Vec<u8>) {
 }
 
 /// Run lengths of 8 or 4 bits.
-fn run_lengths(bytes: &[u8], header: &Header) -> Result<Vec<u8>, ImageError> {
+fn run_lengths(bytes: &[u8], header: &Header, nibbles: bool) -> Result<Vec<u8>, ImageError> {
     let (width, height) = (header.width as usize, header.height as usize);
     let all = width * height;
-    let nibbles = header.bits == 4;
     let mut at = header.pixels;
     let mut data: Vec<u8> = Vec::with_capacity(all.min(bytes.len().saturating_mul(256)));
     let mut x = 0;

@@ -71,10 +71,10 @@ fn jpeg() {
     }
 }
 
-fn chunk(out: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
+fn chunk(out: &mut Vec<u8>, name: [u8; 4], data: &[u8]) {
     out.extend_from_slice(&u32::try_from(data.len()).unwrap().to_be_bytes());
     let from = out.len();
-    out.extend_from_slice(name);
+    out.extend_from_slice(&name);
     out.extend_from_slice(data);
     let mut sum = flate2::Crc::new();
     sum.update(&out[from..]);
@@ -113,16 +113,16 @@ fn png_of(bits: usize, colour: u8, interlaced: bool) -> Vec<u8> {
         head.extend_from_slice(&u32::try_from(side).unwrap().to_be_bytes());
     }
     head.extend_from_slice(&[u8::try_from(bits).unwrap(), colour, 0, 0, u8::from(interlaced)]);
-    chunk(&mut png, b"IHDR", &head);
+    chunk(&mut png, *b"IHDR", &head);
     if colour == 3 {
-        chunk(&mut png, b"PLTE", &noise(3 << bits, 1));
-        chunk(&mut png, b"tRNS", &[0, 128, 255]);
+        chunk(&mut png, *b"PLTE", &noise(3 << bits, 1));
+        chunk(&mut png, *b"tRNS", &[0, 128, 255]);
     }
     let packed = zlib(&raw);
     for piece in packed.chunks(300) {
-        chunk(&mut png, b"IDAT", piece);
+        chunk(&mut png, *b"IDAT", piece);
     }
-    chunk(&mut png, b"IEND", &[]);
+    chunk(&mut png, *b"IEND", &[]);
     png
 }
 
@@ -206,7 +206,9 @@ fn lzw(pixels: &[u8]) -> Vec<u8> {
     };
     for six in pixels.chunks(6) {
         put(8);
-        six.iter().for_each(|pixel| put(pixel & 7));
+        for pixel in six {
+            put(pixel & 7);
+        }
     }
     put(9);
     put(0);
@@ -268,7 +270,7 @@ fn webp() {
     fuzz(&webp_of(33, 21, false));
     // An animation of lossless frames, put together by hand.
     let put = |out: &mut Vec<u8>, name: &[u8], data: &[u8]| {
-        out.extend_from_slice(name);
+        out.extend_from_slice(&name);
         out.extend_from_slice(&u32::try_from(data.len()).unwrap().to_le_bytes());
         out.extend_from_slice(data);
         out.resize(out.len().next_multiple_of(2), 0);

@@ -1,7 +1,7 @@
 //! Images: bytes to pixels, as Pillow gives them.
 //!
-//! The format is found by content. [`Decoder::decode`] gives the whole image, [`Decoder::region`] a rectangle of it for about the time that the
-//! rectangle is worth. Pixels are those that Pillow gives for `Image.open(file).convert(mode)`, bit for bit.
+//! The format is found by content. [`Decoder::decode`] gives the whole image, [`Decoder::region`] a rectangle of it for about the
+//! time that the rectangle is worth. Pixels are those that Pillow gives for `Image.open(file).convert(mode)`, bit for bit.
 //!
 //! ```
 //! use feedrate::decode::{Decoder, Options};

@@ -215,7 +215,7 @@ impl Raw {
             let message = "L*a*b* is read as stored only: its conversion needs a colour profile";
             return Err(ImageError::new(Flaw::Unsupported, format, message));
         }
-        let bytes = self.to_bytes(options.deep);
+        let bytes = self.take_bytes(options.deep);
         match (channels, self.mode) {
             (Channels::Gray, Mode::Gray | Mode::Bilevel) => return done(1, Pixels::U8(bytes)),
             (Channels::Rgb, Mode::Rgb) => return done(3, Pixels::U8(bytes)),
@@ -236,7 +236,7 @@ impl Raw {
     }
 
     /// 8 bits a channel, and the mode that then is.
-    fn to_bytes(&mut self, deep: Deep) -> Vec<u8> {
+    fn take_bytes(&mut self, deep: Deep) -> Vec<u8> {
         match (std::mem::replace(&mut self.pixels, Pixels::U8(Vec::new())), self.mode) {
             (Pixels::U8(bytes), _) => bytes,
             (Pixels::U16(values), mode) => {

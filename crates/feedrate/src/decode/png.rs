@@ -75,7 +75,6 @@ impl<'a> Header<'a> {
             }
             match (&name, &mut header) {
                 (b"IHDR", _) => header = Some(Self::begin(data)?),
-                (_, None) => {}
                 (b"PLTE", Some(header)) if header.mode == Mode::Palette => {
                     header.palette = data.chunks_exact(3).map(|c| [c[0], c[1], c[2], 255]).collect();
                 }
@@ -277,10 +276,9 @@ impl<'a> Inflater<'a> {
             match status {
                 Ok(Status::StreamEnd) if done < out.len() => return (done, Stop::Short),
                 Ok(Status::BufError) if read == 0 && made == 0 => return (done, Stop::Short),
-                Ok(_) => {}
                 Err(_) if done < out.len() => return (done, Stop::Broken),
                 // The checksum of a stream whose rows are all there is not looked at, as in Pillow.
-                Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         (done, Stop::Full)
@@ -308,7 +306,7 @@ fn pixels(bytes: &[u8], header: &Header<'_>, fill: bool) -> Result<Pixels, Image
         (rows.min(height), stop)
     } else {
         rows(&mut stream, header, width, height, |row| {
-            append(header, row, width, &mut sink)
+            append(header, row, width, &mut sink);
         })
     };
     if stop != Stop::Full && !fill {

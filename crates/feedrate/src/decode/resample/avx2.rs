@@ -215,7 +215,7 @@ unsafe fn gray(input: View<'_>, axis: &Axis, out: &mut [u8], y: usize, width: us
 }
 
 fn clip(sum: i32) -> u8 {
-    (sum >> PRECISION).clamp(0, 255) as u8
+    (sum >> PRECISION).clamp(0, 255).to_le_bytes()[0]
 }
 
 /// Sums of both halves of the weights to pixels, 32 bits wide and not yet clipped.

@@ -8,7 +8,7 @@ use super::weights::{Axis, PRECISION};
 const HALF: i32 = 1 << (PRECISION - 1);
 
 fn pixel(sum: i32) -> u8 {
-    (sum >> PRECISION).clamp(0, 255) as u8
+    (sum >> PRECISION).clamp(0, 255).to_le_bytes()[0]
 }
 
 /// The pixels of `columns` of each row.

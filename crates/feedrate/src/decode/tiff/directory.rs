@@ -120,7 +120,7 @@ impl<'a> Directory<'a> {
                 1 | 2 | 6 | 7 => 1,
                 3 | 8 => 2,
                 4 | 9 | 13 => 4,
-                16 | 17 | 18 => 8,
+                16..=18 => 8,
                 _ => return Ok(Vec::new()),
             };
             let (count, inline) = if wide { (number(4, 8)?, 8) } else { (number(4, 4)?, 4) };

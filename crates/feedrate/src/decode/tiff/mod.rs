@@ -203,9 +203,8 @@ fn layout(
             },
         )),
         (1, 2, 8, 1, []) | (6, 1, 8, 1, []) | (1, 1, 8, 2, [0]) => plain(Mode::Gray),
-        (1, 1, 12, 1, []) if !big => plain(Mode::Gray16),
         (1, 1, 16, 1, []) => plain(Mode::Gray16),
-        (0, 1, 16, 1, []) if !big => plain(Mode::Gray16),
+        (1, 1, 12, 1, []) | (0, 1, 16, 1, []) if !big => plain(Mode::Gray16),
         (1, 2, 16 | 32, 1, []) => plain(Mode::Int32),
         (1, 1, 32, 1, []) if !big => plain(Mode::Int32),
         (0 | 1, 3, 32, 1, []) => plain(Mode::Float32),
@@ -256,7 +255,7 @@ pub(super) fn decode(bytes: &[u8], options: &Options, jpeg: &mut Jpeg) -> Result
     let page = Page::read(&directory)?;
     check_size(Format::Tiff, page.width, page.height, options)?;
     check_size(Format::Tiff, page.chunk.0, page.chunk.1, options)?;
-    let pixels = finished(&page, samples(bytes, &page, options, jpeg)?)?;
+    let pixels = finished(&page, samples(bytes, &page, options, jpeg)?);
     let mut raw = Raw::new(page.width, page.height, page.mode, pixels);
     raw.palette.clone_from(&page.palette);
     Ok(raw.converted(Format::Tiff, options)?.oriented(page.orientation))
@@ -281,14 +280,10 @@ fn samples(bytes: &[u8], page: &Page, options: &Options, jpeg: &mut Jpeg) -> Res
         0
     };
     for index in 0..across * down * planes {
-        let (plane, place) = (index / (across * down), index % (across * down));
+        let (band, place) = (index / (across * down), index % (across * down));
         let (left, top) = (place % across * wide, place / across * high);
         // The last strip has the rows that are left; tiles are whole.
-        let rows = if wide == width && page.offsets.len() > index {
-            high.min(height - top)
-        } else {
-            high
-        };
+        let rows = if wide == width { high.min(height - top) } else { high };
         let chunk = chunk(bytes, page, first + index, (wide, rows, each), jpeg);
         let chunk = match chunk {
             Ok(chunk) => chunk,
@@ -304,7 +299,7 @@ fn samples(bytes: &[u8], page: &Page, options: &Options, jpeg: &mut Jpeg) -> Res
                 to[at..at + columns * each * size].copy_from_slice(&from[..columns * each * size]);
             } else {
                 for x in 0..columns {
-                    let at = ((left + x) * page.samples + plane) * size;
+                    let at = ((left + x) * page.samples + band) * size;
                     to[at..at + size].copy_from_slice(&from[x * size..(x + 1) * size]);
                 }
             }
@@ -355,14 +350,15 @@ fn chunk(
         };
         let message = format!(
             "strip or tile {index} gives {} of {} rows",
-            if packed == 0 { 0 } else { expanded.len() / packed },
+            expanded.len() / packed,
             rows
         );
         return Err(ImageError::new(flaw, Format::Tiff, message));
     }
     let size = page.bits.div_ceil(8);
     if page.predictor != 1 {
-        let known = page.bits % 8 == 0 && unpredict(page.predictor, &mut expanded, packed, each, size, page.order.big);
+        let known =
+            page.bits.is_multiple_of(8) && unpredict(page.predictor, &mut expanded, packed, each, size, page.order.big);
         if !known {
             return Err(unsupported(format!(
                 "predictor {} of {} bits is not read",
@@ -370,7 +366,7 @@ fn chunk(
             )));
         }
     }
-    if page.bits % 8 == 0 {
+    if page.bits.is_multiple_of(8) {
         return Ok(expanded);
     }
     let mut out = Vec::with_capacity(wide * each * rows * size);
@@ -380,7 +376,7 @@ fn chunk(
             let value = |i: usize| {
                 let (high, low) = (line[i * 3 / 2], line.get(i * 3 / 2 + 1).copied().unwrap_or(0));
                 let two = u16::from_be_bytes([high, low]);
-                if i % 2 == 0 { two >> 4 } else { two & 0xfff }
+                if i.is_multiple_of(2) { two >> 4 } else { two & 0xfff }
             };
             out.extend((0..wide * each).flat_map(|i| value(i).to_le_bytes()));
         } else {
@@ -427,7 +423,7 @@ fn jpeg_chunk(
 }
 
 /// From samples as they are stored to pixels.
-fn finished(page: &Page, samples: Vec<u8>) -> Result<Pixels, ImageError> {
+fn finished(page: &Page, samples: Vec<u8>) -> Pixels {
     let order = page.order;
     let (stored, channels) = (page.samples, page.channels());
     let words = |data: &[u8]| -> Vec<u16> {
@@ -448,7 +444,7 @@ fn finished(page: &Page, samples: Vec<u8>) -> Result<Pixels, ImageError> {
             .chunks_exact(4)
             .map(|four| order.u32([four[0], four[1], four[2], four[3]]))
     };
-    Ok(match (page.mode, page.bits) {
+    match (page.mode, page.bits) {
         (Mode::Float32, _) => Pixels::F32(longs().map(f32::from_bits).collect()),
         (Mode::Int32, 32) => Pixels::I32(longs().map(u32::cast_signed).collect()),
         (Mode::Int32, _) => Pixels::I32(
@@ -473,11 +469,13 @@ fn finished(page: &Page, samples: Vec<u8>) -> Result<Pixels, ImageError> {
             };
             let mut bytes = first_of(samples, stored, channels);
             if scale > 1 {
-                bytes.iter_mut().for_each(|byte| *byte *= scale);
+                for byte in &mut bytes {
+                    *byte *= scale;
+                }
             }
             Pixels::U8(treated(page, bytes))
         }
-    })
+    }
 }
 
 /// The first `channels` of `stored` values of each pixel.
@@ -495,7 +493,11 @@ fn first_of<T: Copy>(values: Vec<T>, stored: usize, channels: usize) -> Vec<T> {
 fn treated(page: &Page, mut bytes: Vec<u8>) -> Vec<u8> {
     match page.treatment {
         Sample::Plain => {}
-        Sample::Inverted => bytes.iter_mut().for_each(|byte| *byte = !*byte),
+        Sample::Inverted => {
+            for byte in &mut bytes {
+                *byte = !*byte;
+            }
+        }
         Sample::Premultiplied => {
             for pixel in bytes.chunks_exact_mut(4) {
                 let alpha = u16::from(pixel[3]);

@@ -83,7 +83,7 @@ pub(super) fn check(step: &Step, channels: usize) -> Result<(), TransformError> 
                 }
                 sized(Size::new(*size, *size))
             }
-            Target::Exact(size) | Target::Letterbox(size, _) => sized(*size),
+            Target::Exact(size) | Target::Fit(size) | Target::Letterbox(size, _) => sized(*size),
         },
         Step::CenterCrop(size) | Step::RandomCrop { size, .. } => sized(*size),
         Step::HorizontalFlip(p) | Step::VerticalFlip(p) => chance("a flip", *p),

@@ -18,7 +18,7 @@ fn rounded(value: f64) -> u32 {
 /// The size of a resized image, without the bars of a letterbox.
 pub(super) fn resized(to: &Target, image: Size) -> Size {
     match *to {
-        Target::Exact(size) => size,
+        Target::Exact(size) | Target::Fit(size) => size,
         Target::Short { size, most } => {
             let (short, long) = (image.width.min(image.height), image.width.max(image.height));
             let (mut new_short, mut new_long) = (size, ratio(size, long, short));
@@ -47,6 +47,38 @@ pub(super) fn resized(to: &Target, image: Size) -> Size {
             }
         }
     }
+}
+
+/// All of an image, as (left, upper, right, lower).
+#[expect(clippy::cast_precision_loss, reason = "sizes of images")]
+pub(super) fn whole(image: Size) -> [f32; 4] {
+    [0.0, 0.0, image.width as f32, image.height as f32]
+}
+
+/// What is resized: all of the image, or for a fit the largest part in the middle that has the ratio, with fractions.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::float_cmp,
+    reason = "Pillow computes in double precision, compares so, and keeps single"
+)]
+pub(super) fn area(to: &Target, image: Size) -> [f32; 4] {
+    let Target::Fit(size) = to else {
+        return whole(image);
+    };
+    let (width, height) = (f64::from(image.width), f64::from(image.height));
+    let (of_image, of_size) = (width / height, f64::from(size.width) / f64::from(size.height));
+    let (w, h) = if of_image == of_size {
+        (width, height)
+    } else if of_image >= of_size {
+        (of_size * height, height)
+    } else {
+        (width, width / of_size)
+    };
+    let (left, upper) = ((width - w) * 0.5, (height - h) * 0.5);
+    // Rounding must not lead out of the image.
+    let right = ((left + w) as f32).min(whole(image)[2]);
+    let lower = ((upper + h) as f32).min(whole(image)[3]);
+    [left as f32, upper as f32, right, lower]
 }
 
 /// The bars of a letterbox around a resized image.
@@ -160,7 +192,7 @@ pub(super) fn fixed(step: &Step, before: Option<Size>) -> Option<Size> {
     match step {
         Step::RandomResizedCrop { size, .. } | Step::CenterCrop(size) | Step::RandomCrop { size, .. } => Some(*size),
         Step::Resize { to, .. } => match to {
-            Target::Exact(size) | Target::Letterbox(size, _) => Some(*size),
+            Target::Exact(size) | Target::Fit(size) | Target::Letterbox(size, _) => Some(*size),
             Target::Short { .. } => before.map(|size| resized(to, size)),
         },
         Step::Pad(padding) => before.map(|size| padded(size, padding)),

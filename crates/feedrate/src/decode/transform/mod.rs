@@ -62,6 +62,8 @@ pub enum Target {
     Exact(Size),
     /// The largest size of the same ratio that fits, in the middle of this size; what is left over is filled. As Pillow's `ImageOps.pad`.
     Letterbox(Size, Fill),
+    /// This size, out of the largest part in the middle that has its ratio. As Pillow's `ImageOps.fit`.
+    Fit(Size),
 }
 
 /// The value of each channel.
@@ -226,6 +228,7 @@ impl fmt::Display for Step {
                     write!(f, "resize(short={size}, most={most}, {})", filter.name())
                 }
                 Target::Exact(size) => write!(f, "resize({size}, {})", filter.name()),
+                Target::Fit(size) => write!(f, "fit({size}, {})", filter.name()),
                 Target::Letterbox(size, fill) => write!(f, "letterbox({size}, fill={fill:?}, {})", filter.name()),
             },
             Self::CenterCrop(size) => write!(f, "center_crop({size})"),

@@ -2,7 +2,7 @@
 
 use super::store::Store;
 use super::{Drawn, ImageTransform, Jitter, Padding, Size, Step, Target, TransformError, colour, geometry};
-use crate::decode::resample::{Filter, Passes, Resize, Scratch, View};
+use crate::decode::resample::{Filter, Resize, Scratch, View};
 use crate::decode::{Decoder, Format, Options, Rect, info};
 
 /// Where an image comes from.
@@ -62,12 +62,17 @@ enum Base {
     /// The source, or with `true` the pixels that were made last.
     Whole(bool),
     /// A rectangle of one of those, at another size.
-    Resized {
-        made: bool,
-        rect: Rect,
-        filter: Filter,
-        to: Size,
-    },
+    Resized(Resized),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Resized {
+    made: bool,
+    rect: Rect,
+    /// Which part of the rectangle.
+    area: [f32; 4],
+    filter: Filter,
+    to: Size,
 }
 
 impl Lazy {
@@ -168,11 +173,11 @@ impl Job<'_> {
         match (step, drawn) {
             (Step::RandomResizedCrop { size: to, filter, .. }, Drawn::Crop(rect)) => {
                 self.crop(step, *rect)?;
-                self.resize(*to, *filter)
+                self.resize(*to, *filter, geometry::whole(Size::new(rect.width, rect.height)))
             }
             (Step::Resize { to, filter }, _) => {
                 let inner = geometry::resized(to, size);
-                self.resize(inner, *filter)?;
+                self.resize(inner, *filter, geometry::area(to, size))?;
                 if let Target::Letterbox(whole, fill) = to
                     && let Some(bars) = geometry::bars(*whole, inner, *fill)
                 {
@@ -242,12 +247,14 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn resize(&mut self, to: Size, filter: Filter) -> Result<(), TransformError> {
-        if self.state.size() == to {
+    fn resize(&mut self, to: Size, filter: Filter, area: [f32; 4]) -> Result<(), TransformError> {
+        let size = self.state.size();
+        #[expect(clippy::float_cmp, reason = "as Pillow asks")]
+        if size == to && area == geometry::whole(size) {
             return Ok(());
         }
         // What is mirrored afterwards has the same pixels only up to rounding, so it is mirrored first.
-        if self.state.across || self.state.down || matches!(self.state.base, Base::Resized { .. }) {
+        if self.state.across || self.state.down || matches!(self.state.base, Base::Resized(_)) {
             self.materialise()?;
         }
         let Base::Whole(made) = self.state.base else {
@@ -255,7 +262,13 @@ impl Job<'_> {
         };
         let rect = self.state.window;
         self.state = Lazy {
-            base: Base::Resized { made, rect, filter, to },
+            base: Base::Resized(Resized {
+                made,
+                rect,
+                area,
+                filter,
+                to,
+            }),
             ..Lazy::whole(made, to)
         };
         Ok(())
@@ -341,7 +354,7 @@ impl Job<'_> {
 
     fn channels(&self, state: Lazy) -> usize {
         match state.base {
-            Base::Whole(true) | Base::Resized { made: true, .. } => self.made.1,
+            Base::Whole(true) | Base::Resized(Resized { made: true, .. }) => self.made.1,
             _ => self.transform.input_channels(),
         }
     }
@@ -376,20 +389,26 @@ impl Job<'_> {
                 let view = sources.part(made, window)?;
                 (0..height).for_each(|y| give(y, view.row(y)));
             }
-            Base::Resized { made, rect, filter, to } => {
+            Base::Resized(Resized {
+                made,
+                rect,
+                area,
+                filter,
+                to,
+            }) => {
                 let columns = window.x as usize..(window.x + window.width) as usize;
                 let rows = window.y as usize..(window.y + window.height) as usize;
                 let to = (to.width as usize, to.height as usize);
                 let how = (filter, sources.transform.passes);
-                let shrink = sources.shrink(made, rect, to);
+                let shrink = sources.shrink(made, area, to);
                 if shrink > 1 {
-                    let (view, area) = sources.shrunk(rect, shrink)?;
+                    let (view, area) = sources.shrunk(rect, area, shrink)?;
                     let resize = Resize::new(how, (view.width, view.height), area, to, columns, rows);
                     let (columns, rows) = resize.source();
                     resize.run(view.part(columns, rows), scratch, &mut give);
                 } else {
                     let from = (rect.width as usize, rect.height as usize);
-                    let resize = resize_all(how, from, to, columns, rows);
+                    let resize = Resize::new(how, from, area, to, columns, rows);
                     let (columns, rows) = resize.source();
                     let read = Rect::new(
                         rect.x + number(columns.start),
@@ -403,17 +422,6 @@ impl Job<'_> {
         }
         done
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "sizes of images")]
-fn resize_all(
-    how: (Filter, Passes),
-    from: (usize, usize),
-    to: (usize, usize),
-    columns: std::ops::Range<usize>,
-    rows: std::ops::Range<usize>,
-) -> Resize {
-    Resize::new(how, from, [0.0, 0.0, from.0 as f32, from.1 as f32], to, columns, rows)
 }
 
 fn number(value: usize) -> u32 {
@@ -459,7 +467,8 @@ impl Sources<'_> {
     }
 
     /// By how much a rectangle may be shrunk as it is decoded: as long as it stays at least as large as what becomes of it.
-    fn shrink(&self, made: bool, rect: Rect, to: (usize, usize)) -> u32 {
+    #[expect(clippy::cast_precision_loss, reason = "sizes of images")]
+    fn shrink(&self, made: bool, area: [f32; 4], to: (usize, usize)) -> u32 {
         let Source::Encoded(bytes) = self.source else {
             return 1;
         };
@@ -468,28 +477,27 @@ impl Sources<'_> {
         }
         [8, 4, 2]
             .into_iter()
-            .find(|shrink| (rect.width / shrink) as usize >= to.0 && (rect.height / shrink) as usize >= to.1)
+            .find(|shrink| {
+                let at_least = |from: f32, until: f32, length: usize| (until - from) / *shrink as f32 >= length as f32;
+                at_least(area[0], area[2], to.0) && at_least(area[1], area[3], to.1)
+            })
             .unwrap_or(1)
     }
 
-    /// A rectangle of the source, shrunk, with some pixels more, and where in those it lies.
+    /// A rectangle of the source, shrunk, with some pixels more, and where in those an area of it lies.
     #[expect(clippy::cast_precision_loss, reason = "sizes of images")]
-    fn shrunk(&mut self, rect: Rect, shrink: u32) -> Result<(View<'_>, [f32; 4]), TransformError> {
+    fn shrunk(&mut self, rect: Rect, area: [f32; 4], shrink: u32) -> Result<(View<'_>, [f32; 4]), TransformError> {
         let Source::Encoded(bytes) = self.source else {
             unreachable!("only files are decoded")
         };
         let options = self.options();
         let part = self.decoder.region(bytes, &options, rect, shrink, self.decoded)?;
         let view = View::new(self.decoded, part.width as usize, part.height as usize, part.channels);
-        let place = |at: u32, origin: u32, length: u32| {
-            (at as f32 / part.shrink as f32 - origin as f32).clamp(0.0, length as f32)
+        let place = |at: f32, rect: u32, origin: u32, length: u32| {
+            ((rect as f32 + at) / part.shrink as f32 - origin as f32).clamp(0.0, length as f32)
         };
-        let area = [
-            place(rect.x, part.x, part.width),
-            place(rect.y, part.y, part.height),
-            place(rect.x + rect.width, part.x, part.width),
-            place(rect.y + rect.height, part.y, part.height),
-        ];
-        Ok((view, area))
+        let across = |at: f32| place(at, rect.x, part.x, part.width);
+        let down = |at: f32| place(at, rect.y, part.y, part.height);
+        Ok((view, [across(area[0]), down(area[1]), across(area[2]), down(area[3])]))
     }
 }

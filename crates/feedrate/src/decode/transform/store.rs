@@ -154,7 +154,7 @@ impl Store {
         let columns = place.y * place.width..(place.y + 1) * place.width;
         match (&self.tables, self.layout) {
             (Tables::Bytes, Layout::Pixels) => {
-                wide::mirror(row, &mut out[place.y * row.len()..(place.y + 1) * row.len()])
+                wide::mirror(row, &mut out[place.y * row.len()..(place.y + 1) * row.len()]);
             }
             (Tables::Bytes, Layout::Planes) => {
                 wide::bytes(

@@ -35,7 +35,11 @@ fn some_step(dice: &mut Keyed) -> Step {
             filter,
         },
         3 => Step::Resize {
-            to: Target::Exact(to),
+            to: if dice.below(2) == 0 {
+                Target::Exact(to)
+            } else {
+                Target::Fit(to)
+            },
             filter,
         },
         4 => Step::Resize {

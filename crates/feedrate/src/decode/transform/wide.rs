@@ -81,7 +81,7 @@ fn shuffles() -> Shuffles {
 fn blocks(width: usize) -> impl Iterator<Item = usize> {
     (0..width / BLOCK)
         .map(|block| block * BLOCK)
-        .chain((width % BLOCK != 0).then(|| width - BLOCK))
+        .chain((!width.is_multiple_of(BLOCK)).then(|| width - BLOCK))
 }
 
 /// The channels of sixteen pixels.
@@ -94,12 +94,8 @@ unsafe fn split(at: *const u8, shuffles: &Shuffles, mirrored: bool) -> [__m128i;
     let [a, b, c] = unsafe { [0, 16, 32].map(|byte| _mm_loadu_si128(at.add(byte).cast())) };
     let mut channels = [a; 3];
     for (channel, by) in channels.iter_mut().zip(&shuffles.split) {
-        let [x, y, z] = [
-            _mm_shuffle_epi8(a, by[0]),
-            _mm_shuffle_epi8(b, by[1]),
-            _mm_shuffle_epi8(c, by[2]),
-        ];
-        *channel = _mm_or_si128(_mm_or_si128(x, y), z);
+        let front = _mm_or_si128(_mm_shuffle_epi8(a, by[0]), _mm_shuffle_epi8(b, by[1]));
+        *channel = _mm_or_si128(front, _mm_shuffle_epi8(c, by[2]));
         if mirrored {
             *channel = _mm_shuffle_epi8(*channel, shuffles.reverse);
         }
@@ -219,7 +215,7 @@ unsafe fn split_singles<const SCALE: u8, const NORMALISE: bool>(
 
 /// A row, mirrored.
 pub(super) fn mirror(row: &[u8], out: &mut [u8]) {
-    assert!(row.len() == out.len() && row.len() % 3 == 0);
+    assert!(row.len() == out.len() && row.len().is_multiple_of(3));
     // SAFETY: AVX2 was detected, and both have the same length.
     unsafe { mirror_fives(row, out) };
 }

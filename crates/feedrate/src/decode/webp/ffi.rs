@@ -40,7 +40,7 @@ impl<'a> File<'a> {
                 &raw const data,
                 0,
                 std::ptr::null_mut(),
-                webp::WEBP_DEMUX_ABI_VERSION as _,
+                webp::WEBP_DEMUX_ABI_VERSION.cast_signed(),
             )
         };
         Some(Self {
