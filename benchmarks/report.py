@@ -197,6 +197,10 @@ def text(record: dict[str, Any]) -> str:
     names = [n for n in ("torch", OURS, "stateful", "spdl") if n in record["engines"]]
     others = [n for n in names if n not in ("torch", OURS)]
     table = [r for r in record["rows"] if r["metric"] not in ("step", "probe")]
+    # Rows of images have engines that no other row has.
+    special = [n for n in ("torch_io", "spdl", "feedrate_dct") if n in record["engines"]]
+    images = [r for r in table if r["name"].startswith(("photos", "pixels"))]
+    table = [r for r in table if r not in images]
     orders = [r for r in record["rows"] if r["metric"] == "probe"]
     steps = [r for r in record["rows"] if r["metric"] == "step"]
     about = record["machine"]
@@ -211,11 +215,14 @@ def text(record: dict[str, Any]) -> str:
     ]
     if table:
         lines += [*main_table(table, others), "", *cost_table(table, names), ""]
+    if images:
+        lines += [*main_table(images, special), "", *cost_table(images, ["torch", OURS, *special]), ""]
     if steps:
         lines += [steps[0]["title"], *step_table(steps, names), ""]
     if orders:
         lines += [*probing.table(orders, grid), ""]
-    lost = losses(table + steps, others) + [line for entry in orders for line in probing.losses(entry)]
+    lost = losses(table + steps, others) + losses(images, [n for n in special if n != "feedrate_dct"])
+    lost += [line for entry in orders for line in probing.losses(entry)]
     lines += ["Where we lose or miss the target:", *(f"  {line}" for line in lost or ["nothing found"]), ""]
     refused = {(n, why) for r in record["rows"] for n, why in r["refused"].items()}
     lines += [f"n/a: {n}: {why}" for n, why in sorted(refused)]

@@ -146,6 +146,83 @@ class Scratch(Dataset[tuple[np.ndarray, int]]):
         return np.full((1, 28, 28), index % 256, dtype=np.float64), 1
 
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Photos(Dataset[tuple[torch.Tensor, int]]):
+    """Photographs as JPEG files, with torchvision's transforms on Pillow images: what most training scripts do."""
+
+    def __init__(self, entries: int, kind: str) -> None:
+        from torchvision import transforms
+        from torchvision.datasets import ImageFolder
+
+        from benchmarks import photos
+
+        self.root = str(photos.folder())
+        self.kind = kind
+        self.entries = entries
+        geometry = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
+        if kind == "test":
+            geometry = [transforms.Resize(256), transforms.CenterCrop(224)]
+        self.transform = transforms.Compose([*geometry, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
+        self.folder = ImageFolder(self.root, self.transform)
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        sample: tuple[torch.Tensor, int] = self.folder[index % len(self.folder)]
+        return sample
+
+
+class PhotosIO(Dataset[tuple[torch.Tensor, int]]):
+    """The same files, decoded by torchvision and transformed as tensors by v2."""
+
+    def __init__(self, photos: Any) -> None:
+        from torchvision.transforms import v2
+
+        self.photos = photos
+        geometry = [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
+        if photos.kind == "test":
+            geometry = [v2.Resize(256, antialias=True), v2.CenterCrop(224)]
+        self.transform = v2.Compose([*geometry, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from torchvision.io import ImageReadMode, decode_image, read_file
+
+        samples = self.photos.folder.samples
+        path, label = samples[index % len(samples)]
+        return self.transform(decode_image(read_file(path), ImageReadMode.RGB)), label
+
+
+class Pixels(Dataset[tuple[torch.Tensor, int]]):
+    """Pixels in a mapped file: a random crop of 224 and a flip, by NumPy."""
+
+    def __init__(self, entries: int, count: int, side: int) -> None:
+        from benchmarks import photos
+
+        self.pixels = photos.pixels(count, side)
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def image(self, index: int) -> np.ndarray:
+        """The pixels of an entry."""
+        return self.pixels[index % len(self.pixels)]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self.image(index)
+        y, x = torch.randint(0, image.shape[0] - 223, (2,)).tolist()
+        crop = image[y : y + 224, x : x + 224]
+        if torch.rand(1) < 0.5:
+            crop = crop[:, ::-1]
+        return torch.from_numpy(crop.copy()), index
+
+
 def stack(samples: list[torch.Tensor]) -> torch.Tensor:
     """A user's own collate function that returns a tensor it made itself."""
     return torch.stack(samples)
@@ -170,6 +247,8 @@ DATASETS: dict[str, Callable[..., Dataset[Any]]] = {
     "waiting": Waiting,
     "paths": Paths,
     "scratch": Scratch,
+    "photos": Photos,
+    "pixels": Pixels,
 }
 COLLATE: dict[str, Callable[[list[Any]], Any]] = {"stack": stack, "wrap": wrap, "as-given": as_given}
 
@@ -204,6 +283,8 @@ def build(row: dict[str, Any]) -> Case:
     params = row.get("params", {})
     collate = row.get("collate")
     numbers = int(np.prod(params["shape"])) if "shape" in params else 512 * 5 if row["workload"] == "dicts" else 784 * 2
+    if row["workload"] in ("photos", "pixels"):
+        numbers = 3 * 224 * 224
     return Case(
         dataset=DATASETS[row["workload"]](entries, **params),
         batch_size=row["batch_size"],

@@ -31,7 +31,7 @@ class Engine(Protocol):
         ...
 
 
-NAMES = ("torch", "stateful", "spdl", "feedrate")
+NAMES = ("torch", "torch_io", "stateful", "spdl", "feedrate", "feedrate_dct")
 
 
 def load(name: str) -> Engine:

@@ -9,6 +9,7 @@ from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._coordinator import Coordinator, RankMissing
 from feedrate._errors import Error, ImageError, PipelineError, WorkerDied
 from feedrate._fetch import END, NOT_READY
+from feedrate._folder import ImageFolder
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
 from feedrate._pipeline import Pipeline, from_items, from_iterable, mix, open  # noqa: A004
@@ -23,6 +24,7 @@ __all__ = [
     "DataLoader",
     "Error",
     "ImageError",
+    "ImageFolder",
     "IterableDataset",
     "PackedList",
     "Pipeline",

@@ -41,6 +41,14 @@ def _stack(arrays: list[np.ndarray[Any, Any]], allocate: Allocate | None) -> np.
     return np.stack(arrays, out=out)
 
 
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], allocate: Allocate) -> np.ndarray[Any, Any]:
+    """An array whose memory comes from ``allocate`` where that pays."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _ARENA_MIN:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, allocate(nbytes))
+
+
 def default_collate(batch: Any) -> Any:
     """Puts samples together to a batch.
 

@@ -24,6 +24,13 @@ class Rng:
     def __init__(self, seeds: tuple[int, int, int]) -> None:
         self._seeds = seeds
         self._made: dict[str, Any] = {}
+        self._taken = 0
+
+    def take_key(self) -> tuple[int, int, int, int]:
+        """A key for native code that draws by itself: another one with each call, and independent of the generators."""
+        a, b, c = self._seeds
+        self._taken += 1
+        return a, b, self._taken - 1, c
 
     @property
     def python(self) -> random.Random:
@@ -148,6 +155,11 @@ def _step_key(key: tuple[int, int, int, int]) -> tuple[int, int, int]:
 def set_rng(value: Rng | None) -> None:
     """Makes ``value`` the answer of :func:`rng` on the calling thread."""
     _local.rng = value
+
+
+def current_rng() -> Rng | None:
+    """:func:`rng`, or ``None`` where there is none."""
+    return None if getattr(_local, "rng", None) is None else rng()
 
 
 def rng() -> Rng:

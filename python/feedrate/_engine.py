@@ -149,7 +149,7 @@ class Engine:
         recipe = self._recipe
         collate = recipe.framework.arena_collate(recipe.collate_fn, self._arena.reserve)
         recipe = replace(recipe, own_globals=recipe.items_in_flight == 1, borrow_globals=True)
-        fetcher = make_fetcher(recipe, collate, recipe.resume.get(0))
+        fetcher = make_fetcher(recipe, collate, recipe.resume.get(0), self._arena.reserve)
         self.initial = fetcher.snapshot()
         if recipe.iterable and recipe.lanes is None:
             found: Callable[[Any, int, int], Any] = fetcher

@@ -11,7 +11,7 @@ from typing import Any
 from feedrate import _diagnose
 from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_rng
 from feedrate._errors import short
-from feedrate._framework import Framework
+from feedrate._framework import Allocate, Framework
 from feedrate._iterate import has_state, next_only
 from feedrate._ranks import Empty, emptied
 
@@ -108,10 +108,19 @@ def _explain(error: Exception, data: Any, index: Any) -> None:
 class MapFetcher:
     """Batches of a map-style dataset."""
 
-    def __init__(self, recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        collate: Callable[[Any], Any],
+        resume: dict[str, Any] | None = None,
+        allocate: Allocate | None = None,
+    ) -> None:
         self._dataset = recipe.dataset
         self._auto = recipe.auto_collation
         self._collate = collate
+        #: The dtype and shape of an image, if the dataset makes batches of them itself and nobody else collates.
+        self._filled = batch_shape(recipe) if allocate is not None else None
+        self._allocate = allocate
         self._recipe = recipe
         # Without samples side by side, the dataset's state behind a batch is well defined.
         self._stated = has_state(recipe.dataset)
@@ -137,7 +146,7 @@ class MapFetcher:
         """Puts the samples of a later task behind those that are being fetched. Pass the result to the call for that task;
         ``None`` when samples are not fetched side by side."""
         dataset = self._dataset
-        if self._executor is None or not self._auto or getattr(dataset, "__getitems__", None):
+        if self._executor is None or not self._auto or self._filled or getattr(dataset, "__getitems__", None):
             return None
         try:
             if not self._keyed:
@@ -174,6 +183,8 @@ class MapFetcher:
         if not self._auto:
             self.at = index
             data = dataset[index]
+        elif self._filled is not None:
+            return self._fill(index, None)
         elif hasattr(dataset, "__getitems__") and dataset.__getitems__:
             self.stage, self.at = "__getitems__", index
             data = dataset.__getitems__(index)
@@ -195,6 +206,16 @@ class MapFetcher:
         except Exception as error:
             _explain(error, data, index)
             raise
+
+    def _fill(self, index: Any, seeds: list[tuple[int, int, int]] | None) -> list[Any]:
+        """A batch of images that the dataset writes where it belongs."""
+        assert self._filled is not None
+        assert self._allocate is not None
+        self.stage, self.at = "batch", index
+        dtype, shape = self._filled
+        images, memory = self._recipe.framework.batch_memory(self._allocate, dtype, (len(index), *shape))
+        targets = self._dataset.fill_batch(index, memory, seeds)
+        return [images, self._collate(targets)]
 
     def _submit(self, index: Any, keys: list[tuple[int, int, int]] | None) -> tuple[list[Any], list[Any]]:
         assert self._executor is not None
@@ -252,6 +273,9 @@ class MapFetcher:
             self.at = index
             self._key(epoch, start, SAMPLE)
             return self._collate(dataset[index])
+        if self._filled is not None:
+            seeds = [sample_seeds(self._recipe.seed, epoch, start + k * step, SAMPLE) for k in range(len(index))]
+            return self._fill(index, seeds)
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
             self.stage, self.at = "__getitems__", index
             self._key(epoch, start, BATCH)
@@ -375,11 +399,23 @@ class IterableFetcher:
             raise RuntimeError(f"collate_fn raised StopIteration at {self.where()}") from error
 
 
-def make_fetcher(recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None) -> Any:
+def batch_shape(recipe: Recipe) -> tuple[str, tuple[int, ...]] | None:
+    """The dtype and shape of the images of a dataset that writes them into batches itself, if the batches are the default ones."""
+    if not recipe.auto_collation or recipe.iterable or not recipe.framework.is_default_collate(recipe.collate_fn):
+        return None
+    if not callable(getattr(recipe.dataset, "fill_batch", None)):
+        return None
+    found: tuple[str, tuple[int, ...]] | None = recipe.dataset.batch_shape
+    return found if found is not None and recipe.framework.has_dtype(found[0]) else None
+
+
+def make_fetcher(
+    recipe: Recipe, collate: Callable[[Any], Any], resume: dict[str, Any] | None = None, allocate: Allocate | None = None
+) -> Any:
     """The fetcher of one epoch; for an iterable dataset this is where ``iter(dataset)`` runs. ``resume``: this worker's entry of
-    ``recipe.resume``, in the first epoch."""
+    ``recipe.resume``, in the first epoch. ``allocate``: where memory for batches comes from."""
     if recipe.lanes is not None:
         from feedrate._lanes import LaneFetcher
 
         return LaneFetcher(recipe, collate, recipe.lanes)
-    return IterableFetcher(recipe, collate, resume) if recipe.iterable else MapFetcher(recipe, collate, resume)
+    return IterableFetcher(recipe, collate, resume) if recipe.iterable else MapFetcher(recipe, collate, resume, allocate)

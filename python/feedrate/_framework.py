@@ -168,3 +168,18 @@ class Framework:
     def install_arena(self, allocate: Allocate) -> None:
         """In a worker process: makes the default collation allocate from the arena wherever it is called from."""
         _collate.set_process_allocator(allocate)
+
+    # -- batches that a dataset writes itself
+
+    def is_default_collate(self, collate_fn: Callable[[Any], Any]) -> bool:
+        """Whether ``collate_fn`` is the default one of this framework, unchanged."""
+        return collate_fn is _collate.default_collate
+
+    def has_dtype(self, dtype: str) -> bool:
+        """Whether there are arrays of this dtype."""
+        return dtype != "bfloat16"
+
+    def batch_memory(self, allocate: Allocate, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """An array of this shape and its bytes, to be written to."""
+        array = _collate.empty(shape, np.dtype(dtype), allocate)
+        return array, array.reshape(-1).view(np.uint8)

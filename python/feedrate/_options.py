@@ -7,7 +7,6 @@ import warnings
 from typing import Any
 
 from feedrate import _lanes
-from feedrate._pipeline import Pipeline
 
 WORKERS = ("process", "thread", "auto")
 SEEDING = ("worker", "sample")
@@ -55,7 +54,8 @@ def check(loader: Any, *, iterable: bool) -> None:
 def use_threads(loader: Any) -> bool:
     """Whether the loader's workers are threads."""
     if loader.workers == "auto":
-        if isinstance(loader.dataset, Pipeline) and loader.dataset.native:
+        if getattr(loader.dataset, "native", None) is True:
+            # Nearly all of its work is done without the GIL.
             return True
         return not getattr(sys, "_is_gil_enabled", lambda: True)()
     return bool(loader.workers == "thread")

@@ -110,6 +110,19 @@ class Pipeline:
 
         return self.map(_decode.Decoder(fields, decoders))
 
+    def image(self, transform: Any, field: str | None = None) -> Pipeline:
+        """``transform`` (a :class:`feedrate.image.Transform`) of a field that holds an image: decoded and transformed in one
+        go, without the GIL. Without ``field`` it is the one whose name ends like that of an image (``jpg``, ``png``, …).
+        Random parameters are keyed by (seed, epoch, step, where the element is stored)."""
+        from feedrate._transform import ImageStep, Transform
+
+        if not isinstance(transform, Transform):
+            raise TypeError(
+                f"image() takes a feedrate.image.Transform, but got {type(transform).__name__}: use map() for a function"
+            )
+        step = ImageStep(transform, field)
+        return self._then("image", _name(step), step)
+
     # -- fewer or more elements
 
     def filter(self, function: Callable[[Any], Any]) -> Pipeline:
@@ -553,5 +566,6 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
             *("take", "skip", "repeat"),
         )
     },
+    "image": _step("map"),
     **{name: _joined(name) for name in ("zip", "concat", "interleave", "mix")},
 }

@@ -244,7 +244,7 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
         recipe.own_globals = recipe.items_in_flight == 1
         if init_fn is not None:
             init_fn(boot.worker)
-        fetcher = make_fetcher(recipe, collate, recipe.resume.get(boot.worker))
+        fetcher = make_fetcher(recipe, collate, recipe.resume.get(boot.worker), end.reserve)
         if boot.resume is not None:
             framework.restore_states(boot.resume)
     except Exception as error:
@@ -255,7 +255,7 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
     while (order := end.recv()) is not None:
         epoch, position, raw = order
         if position is None:
-            failed, fetcher = _next_epoch(recipe, boot, raw, where, collate, failed, fetcher)
+            failed, fetcher = _next_epoch(recipe, boot, raw, where, (collate, end.reserve), failed, fetcher)
             continue
         note = None
         try:
@@ -295,7 +295,7 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
 
 
 def _next_epoch(
-    recipe: Recipe | None, boot: Boot, raw: Any, where: str, collate: Any, failed: Any, fetcher: Any
+    recipe: Recipe | None, boot: Boot, raw: Any, where: str, batches: tuple[Any, Any], failed: Any, fetcher: Any
 ) -> tuple[dict[str, Any] | None, Any]:
     """A further epoch in the same worker: a new fetcher, and for iterables a new stream."""
     if recipe is None or fetcher is None:
@@ -306,7 +306,8 @@ def _next_epoch(
         recipe.dataset = recipe.framework.begin_epoch(recipe.dataset, shared_seed)
         if dataset_epoch is not None:
             recipe.dataset.set_epoch(dataset_epoch)
-        return None, make_fetcher(recipe, collate)
+        collate, allocate = batches
+        return None, make_fetcher(recipe, collate, None, allocate)
     except Exception as error:
         return capture(error, where, f"feedrate: raised while worker {boot.worker} began an epoch"), fetcher
 
@@ -369,7 +370,7 @@ def thread_main(
                 try:
                     resume = recipe.resume.get(worker) if first else None
                     first = False
-                    fetcher = make_fetcher(recipe, collate, resume)
+                    fetcher = make_fetcher(recipe, collate, resume, allocate)
                     if overlap and not recipe.iterable:
                         fetcher.meanwhile = look_ahead
                 except BaseException as error:

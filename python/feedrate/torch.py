@@ -6,6 +6,7 @@ Replace ``from torch.utils.data import DataLoader`` by ``from feedrate.torch imp
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 import random
 import warnings
@@ -237,6 +238,29 @@ class TorchFramework(Framework):
         table = _stock_collate.default_collate_fn_map
         if table.get(torch.Tensor) is _stock_collate_tensor:
             table.update(_with_arena(table, allocate, 1))
+
+    def is_default_collate(self, collate_fn: Callable[[Any], Any]) -> bool:
+        """torch's own, with its own tensors."""
+        if collate_fn is not _stock_collate.default_collate:
+            return False
+        tensors = _stock_collate.default_collate_fn_map.get(torch.Tensor)
+        # In a worker process the map is ours.
+        return tensors is _stock_collate_tensor or type(tensors) is _ArenaCollate
+
+    def has_dtype(self, dtype: str) -> bool:
+        """torch has all of them."""
+        return True
+
+    def batch_memory(self, allocate: Allocate, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """A tensor and its bytes."""
+        kind: torch.dtype = getattr(torch, dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        smallest = 1 if _stock_worker._worker_info is not None else _INLINE_MIN
+        if nbytes < smallest or nbytes == 0:
+            tensor = torch.empty(shape, dtype=kind)
+        else:
+            tensor = _from_dlpack(allocate(nbytes).capsule(*_DTYPES[kind], shape))
+        return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _with_arena(table: dict[Any, Any], allocate: Allocate, smallest: int) -> dict[Any, Any]:

@@ -1,7 +1,8 @@
 //! `feedrate._native`: translation between Python and the engine, one file per Python class.
 //!
 //! The rules of this crate: every blocking call goes through `enter`, memory leaves through `block` and `dlpack`, and only
-//! the modules listed here may be unsafe: `block`, `dlpack`, `image`, `pipeline::value` and `worker_end` (raw memory handed to or taken
+//! the modules listed here may be unsafe: `block`, `dlpack`, `image`, `pipeline::value`, `transform` and `worker_end` (raw memory
+//! handed to or taken
 //! from Python).
 
 // PyO3 fixes the signatures: arguments by value, tuples for Python.
@@ -24,6 +25,7 @@ mod processes;
 mod state;
 mod system;
 mod threads;
+mod transform;
 mod wire;
 mod worker_end;
 
@@ -57,6 +59,8 @@ mod _native {
     use crate::system::{memory_limit, oom_kills, process_state, set_thread_name};
     #[pymodule_export]
     use crate::threads::{ThreadEnd, Threads};
+    #[pymodule_export]
+    use crate::transform::{ImageBatch, ImageTransform};
     #[pymodule_export]
     use crate::worker_end::WorkerEnd;
 }

@@ -28,7 +28,9 @@ mod gif;
 mod jpeg;
 mod pixels;
 mod png;
+pub mod resample;
 mod tiff;
+pub mod transform;
 mod webp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
