@@ -68,7 +68,10 @@ def test_unsafe_opts_in_only_where_architecture_says() -> None:
         if path.suffix == ".rs" and re.search(r"(?:allow|expect)\(\s*unsafe_code", text_of(path) or "")
     }
     elsewhere = {path for path in opted if not path.startswith(("crates/feedrate-shm/", "crates/feedrate-py/"))}
-    assert not elsewhere
+    decode = "crates/feedrate/src/decode"
+    # What calls C, and what uses vector instructions.
+    allowed = {"jpeg/ffi.rs", "webp/ffi.rs", "resample/avx2.rs", "transform/wide.rs"}
+    assert elsewhere == {f"{decode}/{name}" for name in allowed}
 
 
 def test_every_package_of_the_groups_is_pinned() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import feedrate
-from benchmarks.engines import Setting, feedrate as exact
+from benchmarks.engines import Setting
+from benchmarks.engines import feedrate as exact
 from benchmarks.workloads import Case
 
 

@@ -1,7 +1,8 @@
 """Images: decoding, and transforms that native code carries out.
 
 A :class:`Transform` says what becomes of an image; it works on files, bytes and arrays, one or many, in datasets, pipelines
-and :class:`feedrate.ImageFolder`. :func:`from_torchvision` makes one of torchvision's. ``docs/images.md`` and ``docs/image-transforms.md`` are the guides.
+and :class:`feedrate.ImageFolder`. :func:`from_torchvision` makes one of torchvision's. The guides are ``docs/images.md`` and
+``docs/image-transforms.md``.
 """
 
 from feedrate._image import Info, decode, info

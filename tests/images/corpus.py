@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import struct
 import zlib
@@ -536,11 +537,8 @@ def photographs() -> list[Path]:
     """Real pictures that come with the packages of the test environment."""
     found: list[Path] = []
     for package in ("skimage", "sklearn", "matplotlib", "gradio", "imageio", "scipy", "torchvision"):
-        try:
-            module = __import__(package)
-        except ImportError:
-            continue
-        for root in module.__path__:
+        spec = importlib.util.find_spec(package)
+        for root in (spec and spec.submodule_search_locations) or ():
             for pattern in ("*.jpg", "*.jpeg", "*.png", "*.gif", "*.bmp", "*.tif", "*.tiff", "*.webp"):
                 found += sorted(Path(root).rglob(pattern))
     return found

@@ -203,7 +203,9 @@ def test_a_users_collation_gets_samples(root):
 
 
 def test_buckets(root):
-    buckets = feedrate.image.Buckets(feedrate.image.aspect_buckets(48 * 48, multiple=16), Transform().horizontal_flip().to("float32"))
+    buckets = feedrate.image.Buckets(
+        feedrate.image.aspect_buckets(48 * 48, multiple=16), Transform().horizontal_flip().to("float32")
+    )
     dataset = feedrate.ImageFolder(root, loader=buckets)
     which = buckets.of([path for path, _ in dataset.samples])
     assert set(which) == {feedrate.image.nearest_bucket(70, 90, buckets.sizes)}
