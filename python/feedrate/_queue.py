@@ -110,16 +110,19 @@ class Queue:
         Raises ``queue.Empty`` then, and :class:`QueueClosed` when the queue was closed and is empty.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            try:
-                message, descriptors, _, _ = socket.recv_fds(self._in, INLINE + 4096, 1, socket.MSG_CMSG_CLOEXEC)
-                break
-            except BlockingIOError:
-                self._wait(self._in.fileno(), select.POLLIN, deadline, Empty)
+        message, descriptors = self._receive(deadline)
         if not message:
             raise QueueClosed("the queue was closed, and all that was in it has been taken")
         os.eventfd_write(self._places, 1)
         return _unpacked(message, descriptors)
+
+    def _receive(self, deadline: float | None) -> tuple[bytes, list[int]]:
+        while True:
+            try:
+                message, descriptors, _, _ = socket.recv_fds(self._in, INLINE + 4096, 1, socket.MSG_CMSG_CLOEXEC)
+                return message, descriptors
+            except BlockingIOError:
+                self._wait(self._in.fileno(), select.POLLIN, deadline, Empty)
 
     def _wait(self, descriptor: int, events: int, deadline: float | None, late: type[Exception]) -> None:
         left = None if deadline is None else deadline - time.monotonic()
