@@ -1,6 +1,6 @@
 //! Windows bitmaps, as Pillow reads them.
 
-use super::bytes::{le16, le32, unpack};
+use super::bytes::{each, le16, le32, unpack};
 use super::format::with_commas;
 use super::pixels::{Pixels, Raw};
 use super::{Flaw, Format, Image, ImageError, Info, Mode, Options, Truncated, check_frame, check_size};
@@ -243,10 +243,14 @@ fn row(row: &[u8], header: &Header, width: usize, out: &mut Vec<u8>) {
             unpack(row, usize::from(header.bits), width, out, |v| v * white);
         }
         Layout::Bytes(n, [red, green, blue], None) => {
-            out.extend(row.chunks_exact(n).flat_map(|p| [p[red], p[green], p[blue]]));
+            // A constant number of bytes makes it quick.
+            match n {
+                3 => each(row, out, |p: &[u8; 3]| [p[red], p[green], p[blue]]),
+                _ => each(row, out, |p: &[u8; 4]| [p[red], p[green], p[blue]]),
+            }
         }
-        Layout::Bytes(n, [red, green, blue], Some(alpha)) => {
-            out.extend(row.chunks_exact(n).flat_map(|p| [p[red], p[green], p[blue], p[alpha]]));
+        Layout::Bytes(_, [red, green, blue], Some(alpha)) => {
+            each(row, out, |p: &[u8; 4]| [p[red], p[green], p[blue], p[alpha]]);
         }
         Layout::Bits555 | Layout::Bits565 => {
             let (bits, most) = if header.layout == Layout::Bits565 {
@@ -254,14 +258,14 @@ fn row(row: &[u8], header: &Header, width: usize, out: &mut Vec<u8>) {
             } else {
                 (5, 31)
             };
-            out.extend(row.chunks_exact(2).flat_map(|pair| {
-                let value = u16::from_le_bytes([pair[0], pair[1]]);
+            each(row, out, |pair: &[u8; 2]| {
+                let value = u16::from_le_bytes(*pair);
                 [
                     scaled((value >> (5 + bits)) & 31, 31),
                     scaled((value >> 5) & most, most),
                     scaled(value & 31, 31),
                 ]
-            }));
+            });
         }
     }
 }

@@ -270,7 +270,7 @@ fn webp() {
     fuzz(&webp_of(33, 21, false));
     // An animation of lossless frames, put together by hand.
     let put = |out: &mut Vec<u8>, name: &[u8], data: &[u8]| {
-        out.extend_from_slice(&name);
+        out.extend_from_slice(name);
         out.extend_from_slice(&u32::try_from(data.len()).unwrap().to_le_bytes());
         out.extend_from_slice(data);
         out.resize(out.len().next_multiple_of(2), 0);

@@ -1,6 +1,6 @@
 //! GIF, with frames composed as Pillow composes them: the first in its own colours, those behind it on a canvas of RGB or RGBA.
 
-use super::bytes::le16;
+use super::bytes::{le16, mapped};
 use super::format::with_commas;
 use super::pixels::{Pixels, Raw, Transparency};
 use super::{Flaw, Format, Image, ImageError, Info, Mode, Options, Truncated, check_frame, check_size};
@@ -380,26 +380,21 @@ impl Canvas {
         match self.surface {
             Surface::Colours(pixels, true) => Raw::new(width, height, Mode::Rgba, Pixels::U8(pixels.into_flattened())),
             Surface::Colours(pixels, false) => {
-                let colours = pixels.iter().flat_map(|p| [p[0], p[1], p[2]]).collect();
+                let colours = mapped(pixels.as_flattened(), |&[red, green, blue, _]| [red, green, blue]);
                 Raw::new(width, height, Mode::Rgb, Pixels::U8(colours))
             }
             Surface::Indexed(pixels) => {
-                let mode = if self.palette.is_some() {
-                    Mode::Palette
-                } else {
-                    Mode::Gray
-                };
+                // A gray image on which a frame with colours was drawn is gray, and called a palette.
+                let mode = if self.coloured { Mode::Palette } else { Mode::Gray };
                 let mut raw = Raw::new(width, height, mode, Pixels::U8(pixels));
                 raw.transparency = self.transparent.map(|index| match mode {
                     Mode::Gray => Transparency::Gray(u16::from(index)),
                     _ => Transparency::Alphas(rgba(None, Some(index)).iter().map(|c| c[3]).collect()),
                 });
-                raw.palette = self
-                    .palette
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|c| [c[0], c[1], c[2], 255])
-                    .collect();
+                raw.palette = match self.palette {
+                    Some(palette) => palette.iter().map(|c| [c[0], c[1], c[2], 255]).collect(),
+                    None => rgba(None, None),
+                };
                 raw
             }
         }
@@ -492,16 +487,11 @@ impl<'a> Codes<'a> {
         }
         let clear = 1_usize << self.bits;
         let end = clear + 1;
-        // For each code: the code before it, its last byte, its first byte, its length.
-        let mut table: Vec<(u16, u8, u8, u16)> = (0..MOST)
-            .map(|i| {
-                let byte = u8::try_from(i & 0xff).unwrap_or(0);
-                (0, byte, byte, 1)
-            })
-            .collect();
+        // Each code is a piece of what was written before: where it begins, and its length.
+        let mut table = vec![(0_usize, 0_usize); MOST];
         let first_size = u32::from(self.bits) + 1;
         let (mut size, mut next) = (first_size, end + 1);
-        let mut last: Option<usize> = None;
+        let mut last: Option<(usize, usize)> = None;
         while out.len() < len {
             let code = self.code(size).ok_or(Flaw::Truncated)?;
             if code == clear {
@@ -511,36 +501,29 @@ impl<'a> Codes<'a> {
             if code == end {
                 return Err(Flaw::Truncated);
             }
-            let Some(previous) = last else {
-                if code > clear {
-                    return Err(Flaw::Damaged);
+            let from = out.len();
+            match last {
+                _ if code < clear => out.push(u8::try_from(code & 0xff).unwrap_or(0)),
+                Some((start, run)) if code == next && next < MOST => {
+                    out.extend_from_within(start..start + run);
+                    out.push(out[start]);
                 }
-                out.push(table[code].1);
-                last = Some(code);
-                continue;
-            };
-            if code > next || (code == next && next >= MOST) {
-                return Err(Flaw::Damaged);
+                Some(_) if code < next => {
+                    let (start, run) = table[code];
+                    out.extend_from_within(start..start + run);
+                }
+                _ => return Err(Flaw::Damaged),
             }
-            let first = if code == next { table[previous].2 } else { table[code].2 };
-            if next < MOST {
-                let before = u16::try_from(previous).map_err(|_| Flaw::Damaged)?;
-                table[next] = (before, first, table[previous].2, table[previous].3.saturating_add(1));
+            if let Some((start, run)) = last
+                && next < MOST
+            {
+                table[next] = (start, run + 1);
                 if next == (1 << size) - 1 && size < 12 {
                     size += 1;
                 }
                 next += 1;
             }
-            let run = usize::from(table[code].3);
-            let from = out.len();
-            out.resize(from + run, 0);
-            let mut at = code;
-            for place in out[from..].iter_mut().rev() {
-                let (before, byte, ..) = table[at];
-                *place = byte;
-                at = usize::from(before);
-            }
-            last = Some(code);
+            last = Some((from, out.len() - from));
         }
         out.truncate(len);
         Ok(())

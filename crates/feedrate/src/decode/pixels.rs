@@ -1,5 +1,6 @@
 //! Decoded pixels: what they are stored in, turned, cut and converted as Pillow does.
 
+use super::bytes::mapped;
 use super::{Channels, Deep, Flaw, Format, ImageError, Mode, Options, Part, Rect};
 
 /// Pixels, row by row without padding, the channels of a pixel side by side.
@@ -317,7 +318,7 @@ pub(super) fn luma(red: u8, green: u8, blue: u8) -> u8 {
 }
 
 /// Pillow's CMYK to RGB.
-pub(super) fn rgb_of_cmyk(pixel: &[u8]) -> [u8; 3] {
+pub(super) fn rgb_of_cmyk(pixel: [u8; 4]) -> [u8; 3] {
     let light = 255 - u32::from(pixel[3]);
     let one = |ink: u8| {
         let product = u32::from(ink) * light + 128;
@@ -327,7 +328,7 @@ pub(super) fn rgb_of_cmyk(pixel: &[u8]) -> [u8; 3] {
 }
 
 /// Pillow's YCbCr to RGB: 6 fractional bits, from tables that were rounded as a cast to a whole number does it.
-fn rgb_of_ycbcr(pixel: &[u8]) -> [u8; 3] {
+fn rgb_of_ycbcr(pixel: [u8; 3]) -> [u8; 3] {
     #[expect(clippy::cast_possible_truncation, reason = "small")]
     let scaled = |factor: f64, value: u8| (factor * 64.0 * (f64::from(value) - 128.0) + 0.5) as i32;
     let luma = i32::from(pixel[0]);
@@ -350,46 +351,48 @@ struct Source<'a> {
 impl Source<'_> {
     fn gray(&self) -> Vec<u8> {
         let bytes = self.bytes;
-        let each = |n: usize, f: &dyn Fn(&[u8]) -> u8| bytes.chunks_exact(n).map(f).collect();
+        let of_colour = || self.palette.map(|c| luma(c[0], c[1], c[2]));
         match self.mode {
-            Mode::GrayAlpha => each(2, &|p| p[0]),
-            Mode::Palette | Mode::PaletteAlpha => {
-                let table: Vec<u8> = self.palette.iter().map(|c| luma(c[0], c[1], c[2])).collect();
-                each(if self.mode == Mode::Palette { 1 } else { 2 }, &|p| {
-                    table[usize::from(p[0])]
-                })
+            Mode::GrayAlpha => mapped(bytes, |&[gray, _]| [gray]),
+            Mode::Palette => {
+                let table = of_colour();
+                mapped(bytes, |&[index]| [table[usize::from(index)]])
             }
-            Mode::Rgb => bytes.chunks_exact(3).map(|p| luma(p[0], p[1], p[2])).collect(),
-            Mode::Rgba | Mode::Rgbx => each(4, &|p| luma(p[0], p[1], p[2])),
-            Mode::Cmyk => each(4, &|p| {
-                let [red, green, blue] = rgb_of_cmyk(p);
-                luma(red, green, blue)
+            Mode::PaletteAlpha => {
+                let table = of_colour();
+                mapped(bytes, |&[index, _]| [table[usize::from(index)]])
+            }
+            Mode::Rgb => mapped(bytes, |&[red, green, blue]| [luma(red, green, blue)]),
+            Mode::Rgba | Mode::Rgbx => mapped(bytes, |&[red, green, blue, _]| [luma(red, green, blue)]),
+            Mode::Cmyk => mapped(bytes, |inks: &[u8; 4]| {
+                let [red, green, blue] = rgb_of_cmyk(*inks);
+                [luma(red, green, blue)]
             }),
-            Mode::YCbCr => each(3, &|p| p[0]),
+            Mode::YCbCr => mapped(bytes, |&[luma, _, _]| [luma]),
             _ => bytes.to_vec(),
         }
     }
 
     fn rgb(&self) -> Vec<u8> {
         let bytes = self.bytes;
-        let each = |n: usize, f: &dyn Fn(&[u8]) -> [u8; 3]| bytes.chunks_exact(n).flat_map(f).collect();
+        let colour = |index: u8| {
+            let [red, green, blue, _] = self.palette[usize::from(index)];
+            [red, green, blue]
+        };
         match self.mode {
             Mode::Rgb => bytes.to_vec(),
-            Mode::GrayAlpha => each(2, &|p| [p[0]; 3]),
-            Mode::Palette | Mode::PaletteAlpha => each(if self.mode == Mode::Palette { 1 } else { 2 }, &|p| {
-                let [red, green, blue, _] = self.palette[usize::from(p[0])];
-                [red, green, blue]
-            }),
-            Mode::Rgba | Mode::Rgbx => each(4, &|p| [p[0], p[1], p[2]]),
-            Mode::Cmyk => each(4, &rgb_of_cmyk),
-            Mode::YCbCr => each(3, &rgb_of_ycbcr),
-            _ => each(1, &|p| [p[0]; 3]),
+            Mode::GrayAlpha => mapped(bytes, |&[gray, _]| [gray; 3]),
+            Mode::Palette => mapped(bytes, |&[index]| colour(index)),
+            Mode::PaletteAlpha => mapped(bytes, |&[index, _]| colour(index)),
+            Mode::Rgba | Mode::Rgbx => mapped(bytes, |&[red, green, blue, _]| [red, green, blue]),
+            Mode::Cmyk => mapped(bytes, |inks| rgb_of_cmyk(*inks)),
+            Mode::YCbCr => mapped(bytes, |pixel| rgb_of_ycbcr(*pixel)),
+            _ => mapped(bytes, |&[gray]| [gray; 3]),
         }
     }
 
     fn rgba(&self) -> Vec<u8> {
         let bytes = self.bytes;
-        let each = |n: usize, f: &dyn Fn(&[u8]) -> [u8; 4]| bytes.chunks_exact(n).flat_map(f).collect();
         // Pillow compares the lower 8 bits of what the file says is transparent with 8-bit pixels.
         let key = match self.transparency {
             Some(Transparency::Gray(gray)) => Some([low(u32::from(*gray)); 3]),
@@ -400,19 +403,15 @@ impl Source<'_> {
             |[red, green, blue]: [u8; 3]| [red, green, blue, if key == Some([red, green, blue]) { 0 } else { 255 }];
         match self.mode {
             Mode::Rgba => bytes.to_vec(),
-            Mode::GrayAlpha => each(2, &|p| [p[0], p[0], p[0], p[1]]),
-            Mode::Palette => each(1, &|p| self.palette[usize::from(p[0])]),
-            Mode::PaletteAlpha => each(2, &|p| {
-                let [red, green, blue, _] = self.palette[usize::from(p[0])];
-                [red, green, blue, p[1]]
+            Mode::GrayAlpha => mapped(bytes, |&[gray, alpha]| [gray, gray, gray, alpha]),
+            Mode::Palette => mapped(bytes, |&[index]| self.palette[usize::from(index)]),
+            Mode::PaletteAlpha => mapped(bytes, |&[index, alpha]| {
+                let [red, green, blue, _] = self.palette[usize::from(index)];
+                [red, green, blue, alpha]
             }),
-            Mode::Rgb => each(3, &|p| keyed([p[0], p[1], p[2]])),
-            Mode::Bilevel | Mode::Gray => each(1, &|p| keyed([p[0]; 3])),
-            _ => self
-                .rgb()
-                .chunks_exact(3)
-                .flat_map(|p| [p[0], p[1], p[2], 255])
-                .collect(),
+            Mode::Rgb => mapped(bytes, |pixel| keyed(*pixel)),
+            Mode::Bilevel | Mode::Gray => mapped(bytes, |&[gray]| keyed([gray; 3])),
+            _ => mapped(&self.rgb(), |&[red, green, blue]| [red, green, blue, 255]),
         }
     }
 }

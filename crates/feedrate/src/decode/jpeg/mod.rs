@@ -8,6 +8,7 @@ use memchr::memmem;
 
 pub(super) use self::ffi::Space;
 use self::ffi::{Handle, Header, Open, Stop};
+use super::bytes::mapped;
 use super::format::with_commas;
 use super::pixels::{Pixels, check_region, luma, rgb_of_cmyk};
 use super::{
@@ -216,15 +217,20 @@ fn finished(header: Header, options: &Options, mut pixels: Vec<u8>, whole: usize
         for ink in &mut pixels[..whole] {
             *ink = !*ink;
         }
-        let colours = pixels.chunks_exact(4).map(rgb_of_cmyk);
         pixels = match options.channels {
-            Channels::AsStored => return (channels, pixels),
-            Channels::Gray => colours.map(|[red, green, blue]| luma(red, green, blue)).collect(),
-            Channels::Rgb => colours.flatten().collect(),
-            Channels::Rgba => colours.flat_map(|[red, green, blue]| [red, green, blue, 255]).collect(),
+            Channels::AsStored => pixels,
+            Channels::Gray => mapped(&pixels, |inks: &[u8; 4]| {
+                let [red, green, blue] = rgb_of_cmyk(*inks);
+                [luma(red, green, blue)]
+            }),
+            Channels::Rgb => mapped(&pixels, |inks| rgb_of_cmyk(*inks)),
+            Channels::Rgba => mapped(&pixels, |inks: &[u8; 4]| {
+                let [red, green, blue] = rgb_of_cmyk(*inks);
+                [red, green, blue, 255]
+            }),
         };
     } else if options.channels == Channels::Gray && header.components != 1 {
-        pixels = pixels.chunks_exact(3).map(|p| luma(p[0], p[1], p[2])).collect();
+        pixels = mapped(&pixels, |&[red, green, blue]| [luma(red, green, blue)]);
     } else if options.channels == Channels::Rgba {
         for pixel in pixels[whole..].chunks_exact_mut(4) {
             pixel[3] = 255;

@@ -40,7 +40,11 @@ struct feedrate_header {
 static void on_error(j_common_ptr cinfo) {
   struct feedrate_jpeg *j = cinfo->client_data;
   (*cinfo->err->format_message)(cinfo, j->message);
-  longjmp(j->jump, cinfo->err->msg_code == JERR_OUT_OF_MEMORY ? MEMORY : BROKEN);
+  switch (cinfo->err->msg_code) {
+    case JERR_OUT_OF_MEMORY: longjmp(j->jump, MEMORY);
+    case JERR_CANT_SUSPEND: longjmp(j->jump, SHORT); /* arithmetic coding */
+    default: longjmp(j->jump, BROKEN);
+  }
 }
 
 static void on_message(j_common_ptr cinfo) { (void)cinfo; }

@@ -118,8 +118,10 @@ fn lzw(data: &[u8], len: usize, out: &mut Vec<u8>) {
                 _ => break,
             };
             // A piece may reach into itself by its last byte.
-            for i in start..start + run {
-                out.push(out[i]);
+            let end = (start + run).min(from);
+            out.extend_from_within(start..end);
+            if end < start + run {
+                out.push(out[start]);
             }
         }
         if let Some((start, run)) = last

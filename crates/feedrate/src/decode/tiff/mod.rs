@@ -483,11 +483,11 @@ fn first_of<T: Copy>(values: Vec<T>, stored: usize, channels: usize) -> Vec<T> {
     if stored == channels {
         return values;
     }
-    values
-        .chunks_exact(stored)
-        .flat_map(|pixel| &pixel[..channels])
-        .copied()
-        .collect()
+    let mut out = Vec::with_capacity(values.len() / stored * channels);
+    for pixel in values.chunks_exact(stored) {
+        out.extend_from_slice(&pixel[..channels]);
+    }
+    out
 }
 
 fn treated(page: &Page, mut bytes: Vec<u8>) -> Vec<u8> {

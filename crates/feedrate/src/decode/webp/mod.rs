@@ -3,6 +3,7 @@
 mod ffi;
 
 use self::ffi::{Animation, File, Head};
+use super::bytes::mapped;
 use super::pixels::{Pixels, Raw};
 use super::{Channels, Flaw, Format, Image, ImageError, Info, Mode, Options, check_frame, check_size, exif};
 
@@ -63,7 +64,7 @@ pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Image, ImageErro
         if alpha {
             canvas.to_vec()
         } else {
-            canvas.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect()
+            mapped(canvas, |&[red, green, blue, _]| [red, green, blue])
         }
     } else {
         ffi::still(bytes, head.width, head.height, channels).ok_or_else(damaged)?
