@@ -22,27 +22,39 @@ class Drawing:
 
         self.generator = generator
         self._torch = torch
+        # One tensor for all draws: to make one takes longer than to draw.
+        self._one = torch.empty(1)
+        self._whole = torch.empty(1, dtype=torch.int64)
+        self._spans: dict[Any, tuple[float, float]] = {}
 
-    def uniform(self, a: Any, b: Any) -> float:
+    def _logs(self, ratio: tuple[float, float]) -> tuple[float, float]:
+        """As torchvision takes them, in single precision."""
+        if ratio not in self._spans:
+            low, high = self._torch.log(self._torch.tensor(ratio)).tolist()
+            self._spans[ratio] = low, high
+        return self._spans[ratio]
+
+    def uniform(self, a: float, b: float) -> float:
         """``torch.empty(1).uniform_(a, b)``."""
-        return float(self._torch.empty(1).uniform_(a, b, generator=self.generator))
+        return float(self._one.uniform_(a, b, generator=self.generator).item())
 
     def below(self, limit: int) -> int:
         """``torch.randint(0, limit, (1,))``."""
-        return int(self._torch.randint(0, limit, (1,), generator=self.generator))
+        return int(self._whole.random_(0, limit, generator=self.generator).item())
 
     def happens(self, p: float) -> bool:
         """``torch.rand(1) < p``: the comparison is made in single precision."""
-        return bool(self._torch.rand(1, generator=self.generator) < p)
+        return bool(self._one.uniform_(0.0, 1.0, generator=self.generator) < p)
 
     def random_resized_crop(self, size: tuple[int, int], arguments: tuple[Any, ...]) -> list[float]:
         torch = self._torch
         height, width = size
         _, _, scale, ratio, _ = arguments
-        logs = torch.log(torch.tensor(ratio))
+        low, high = self._logs(ratio)
+        one = self._one
         for _ in range(_ATTEMPTS):
             area = height * width * self.uniform(scale[0], scale[1])
-            aspect = torch.exp(torch.empty(1).uniform_(logs[0], logs[1], generator=self.generator)).item()
+            aspect = torch.exp(one.uniform_(low, high, generator=self.generator)).item()
             w = round(math.sqrt(area * aspect))
             h = round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:

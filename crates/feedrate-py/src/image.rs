@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use feedrate::decode::{Channels, Decoder, Deep, Flaw, Image, ImageError, Options, Pixels, Truncated, info, write_png};
+use feedrate::decode::{
+    Channels, Decoder, Deep, Flaw, Format, Image, ImageError, Options, Pixels, Truncated, info, write_png,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -22,7 +24,7 @@ pub(crate) fn raised(py: Python<'_>, error: &ImageError) -> PyErr {
     let make = || {
         let fields = PyDict::new(py);
         fields.set_item("name", error.name())?;
-        fields.set_item("format", error.format().map(|format| format.name()))?;
+        fields.set_item("format", error.format().map(Format::name))?;
         fields.set_item("reason", error.message())?;
         fields.set_item("flaw", flaw(error.flaw()))?;
         let class = CLASS.import(py, "feedrate._errors", "ImageError")?;
@@ -96,7 +98,7 @@ impl Memory for Owned {
 }
 
 /// The image as a NumPy array, without a copy: height, width and channels, or height and width for one channel.
-fn array<'py>(py: Python<'py>, image: Image) -> PyResult<Bound<'py, PyAny>> {
+fn array(py: Python<'_>, image: Image) -> PyResult<Bound<'_, PyAny>> {
     static NDARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let (height, width, channels) = (image.height, image.width, image.channels);
     let mut pixels = image.pixels;
@@ -129,8 +131,7 @@ fn options(
     truncated: &str,
     deep: &str,
 ) -> PyResult<Options> {
-    let mut options = Options::default();
-    options.channels = match mode {
+    let channels = match mode {
         None => Channels::AsStored,
         Some("L") => Channels::Gray,
         Some("RGB") => Channels::Rgb,
@@ -141,7 +142,7 @@ fn options(
             )));
         }
     };
-    options.truncated = match truncated {
+    let truncated = match truncated {
         "refuse" => Truncated::Refuse,
         "fill" => Truncated::Fill,
         other => {
@@ -150,7 +151,7 @@ fn options(
             )));
         }
     };
-    options.deep = match deep {
+    let deep = match deep {
         "clip" => Deep::Clip,
         "scale" => Deep::Scale,
         other => {
@@ -159,10 +160,14 @@ fn options(
             )));
         }
     };
-    options.orientation = orientation;
-    options.frame = frame;
-    options.max_pixels = max_pixels;
-    Ok(options)
+    Ok(Options {
+        channels,
+        max_pixels,
+        orientation,
+        truncated,
+        deep,
+        frame,
+    })
 }
 
 /// Decodes images, in `threads` threads; a list of arrays. The first error, in the order of the list, is raised; `names` says whose it is.
@@ -183,7 +188,7 @@ pub(crate) fn decode_images<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let options = options(mode, orientation, frame, max_pixels, truncated, deep)?;
     let inputs = images.iter().map(Input::of).collect::<PyResult<Vec<_>>>()?;
-    let named = |index: usize, error: ImageError| match names.as_ref().and_then(|names| names.get(index)) {
+    let whose = |index: usize, error: ImageError| match names.as_ref().and_then(|names| names.get(index)) {
         Some(name) => error.of(name.clone()),
         None => error,
     };
@@ -224,7 +229,7 @@ pub(crate) fn decode_images<'py>(
     for (index, place) in results.into_iter().enumerate() {
         match place.into_inner().ok().flatten() {
             Some(Ok(image)) => arrays.append(array(py, image)?)?,
-            Some(Err(error)) => return Err(raised(py, &named(index, error))),
+            Some(Err(error)) => return Err(raised(py, &whose(index, error))),
             None => return Err(PyMemoryError::new_err("an image was not decoded")),
         }
     }
@@ -234,7 +239,6 @@ pub(crate) fn decode_images<'py>(
 /// What a header says: format, width, height, Pillow's mode, frames, orientation.
 #[pyfunction]
 #[pyo3(signature = (image, name=None))]
-#[expect(clippy::type_complexity, reason = "a tuple that Python takes apart")]
 pub(crate) fn image_info(
     py: Python<'_>,
     image: Bound<'_, PyAny>,

@@ -105,7 +105,9 @@ fn to_hsv([r, g, b]: [u8; 3]) -> [u8; 3] {
     } else {
         (4.0 + f64::from(gc) - f64::from(rc)) as f32
     };
-    let h = ((f64::from(h) / 6.0 + 1.0) % 1.0) as f32;
+    // The remainder by 1, of a number below 2: `fmod` would take longer than all the rest.
+    let h = f64::from(h) / 6.0 + 1.0;
+    let h = (if h >= 1.0 { h - 1.0 } else { h }) as f32;
     let byte = |value: f32| (f64::from(value) * 255.0) as i32;
     [byte(h).clamp(0, 255) as u8, byte(s).clamp(0, 255) as u8, most]
 }
@@ -120,15 +122,20 @@ fn from_hsv([h, s, v]: [u8; 3]) -> [u8; 3] {
     if s == 0 {
         return [v, v, v];
     }
-    let sector = (f64::from(h) * 6.0 / 255.0).floor();
-    let f = (f64::from(h) * 6.0 / 255.0 - f64::from(sector as f32)) as f32;
+    let place = f64::from(h) * 6.0 / 255.0;
+    let sector = place as u32;
+    let f = (place - f64::from(sector)) as f32;
     let fs = (f64::from(s) / 255.0) as f32;
     let (f, fs, value) = (f64::from(f), f64::from(fs), f64::from(v));
-    let byte = |value: f64| value.round().clamp(0.0, 255.0) as u8;
+    // Half away from zero, of a number from 0 to 255.
+    let byte = |value: f64| {
+        let whole = value as u32;
+        whole.to_le_bytes()[0] + u8::from(value - f64::from(whole) >= 0.5)
+    };
     let p = byte(value * (1.0 - fs));
     let q = byte(value * (1.0 - f64::from((fs * f) as f32)));
     let t = byte(value * (1.0 - fs * (1.0 - f)));
-    match sector as u32 % 6 {
+    match sector % 6 {
         0 => [v, t, p],
         1 => [q, v, p],
         2 => [p, v, t],
