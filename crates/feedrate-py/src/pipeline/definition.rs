@@ -307,12 +307,11 @@ impl Pipeline {
     fn get(&self, py: Python<'_>, indices: Vec<u64>, seed: u64, epoch: u64) -> PyResult<Vec<Py<PyAny>>> {
         let found = py
             .detach(|| {
-                let getter = match self.getter.get() {
-                    Some(getter) => getter,
-                    None => {
-                        let made = self.inner.getter()?;
-                        self.getter.get_or_init(|| made)
-                    }
+                let getter = if let Some(getter) = self.getter.get() {
+                    getter
+                } else {
+                    let made = self.inner.getter()?;
+                    self.getter.get_or_init(|| made)
                 };
                 getter.get(&indices, seed, epoch)
             })

@@ -142,7 +142,8 @@ impl Inner {
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            if name.is_some_and(|name| name.starts_with(&prefix) && name.ends_with(".cache")) {
+            let ours = path.extension().is_some_and(|extension| extension == "cache");
+            if ours && name.is_some_and(|name| name.starts_with(&prefix)) {
                 names.push(path);
             }
         }

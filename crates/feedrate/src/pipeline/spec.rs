@@ -279,8 +279,8 @@ impl Pipeline {
 
     /// `count` streams, of which the number that `by` maps an element to (from 0) gets it. Read once where they are joined again, as
     /// with [`fork`](Pipeline::fork).
-    pub fn route(&self, count: usize, by: Func, buffer: usize) -> Vec<Self> {
-        self.branches(fork_number(), count, Some(&by), buffer)
+    pub fn route(&self, count: usize, by: &Func, buffer: usize) -> Vec<Self> {
+        self.branches(fork_number(), count, Some(by), buffer)
     }
 
     /// [`fork`](Pipeline::fork) or [`route`](Pipeline::route) with a number for the fork, by which branches that are made one by one
@@ -332,8 +332,14 @@ impl Pipeline {
             | Step::Prefetch(_)
             | Step::SortWithin { .. } => inner(0)?,
             Step::Branch(branch) if branch.by.is_none() => inner(0)?,
-            Step::Branch(_) | Step::Gather(_) => None,
-            Step::Keep(_) | Step::Expand(_) | Step::Unbatch | Step::Pack(_) | Step::Mix(_) | Step::Repeat(None) => None,
+            Step::Branch(_)
+            | Step::Gather(_)
+            | Step::Keep(_)
+            | Step::Expand(_)
+            | Step::Unbatch
+            | Step::Pack(_)
+            | Step::Mix(_)
+            | Step::Repeat(None) => None,
             Step::Batch(rule) => inner(0)?.map(|len| {
                 let size = rule.size as u64;
                 if rule.drop_last { len / size } else { len.div_ceil(size) }

@@ -193,6 +193,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 }
 
 /// The sum of a batch.
+#[expect(clippy::needless_pass_by_value, reason = "as a step calls it")]
 fn summed(value: Value, _: &Call) -> Result<Value, crate::BoxError> {
     let x = value.get("x").and_then(Value::as_tensor).unwrap().to_vec::<i64>()?;
     Ok(Value::map([("x", x.iter().sum::<i64>().into())]))
@@ -278,7 +279,7 @@ fn step(pipeline: &Pipeline, kind: &Kind) -> Pipeline {
         }
         Kind::Route => {
             let by = Func::map("parity", |value, _| Ok((x_of(&value).rem_euclid(2)).into()));
-            Pipeline::concat(pipeline.route(2, by, 3))
+            Pipeline::concat(pipeline.route(2, &by, 3))
         }
         Kind::Pack(length) => pipeline
             .map("tokens", |value, _| {
@@ -480,7 +481,7 @@ fn branches_are_read_once_and_all_of_them() {
     assert_eq!(branches[1].iter().unwrap().count(), 100);
     assert_eq!(read.swap(0, Ordering::Relaxed), 100);
     let by = Func::map("tens", |value, _| Ok((x_of(&value) / 10).into()));
-    let routed = counted.route(5, by, 100);
+    let routed = counted.route(5, &by, 100);
     let mut found = Pipeline::concat(routed).iter().unwrap();
     let first: Vec<_> = found.by_ref().take(10).map(|value| x_of(&value.unwrap())).collect();
     assert_eq!(first, (0..10).collect::<Vec<_>>());

@@ -58,6 +58,20 @@ struct Trunk {
 const RUN: usize = 64;
 
 impl Trunk {
+    fn open(site: &Site, branch: &Branch) -> Result<Self, Failure> {
+        let mut waiting = Vec::new();
+        waiting.resize_with(branch.of, || None);
+        Ok(Self {
+            stage: site.input()?,
+            label: site.label(),
+            by: branch.by.clone(),
+            call: site.opening.call(),
+            waiting,
+            ended: site.flag("ended")?,
+            buffer: branch.buffer,
+        })
+    }
+
     /// Reads one element and puts it where it belongs. False at the end.
     fn pull(&mut self) -> Result<bool, Failure> {
         let Some(sample) = self.stage.next()? else {
@@ -161,31 +175,20 @@ impl Branched {
     pub(super) fn open(site: &Site, branch: &Branch) -> Result<Self, Failure> {
         let opening = site.opening;
         let name = (branch.fork, opening.lane, opening.lanes, opening.block, opening.frozen);
-        let mut trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = trunks.get(&name).and_then(Weak::upgrade);
         // A branch that is read twice has two trunks.
         let free = found.filter(|trunk| lock(trunk).waiting[branch.at].is_none());
-        let trunk = match free {
-            Some(trunk) => trunk,
-            None => {
-                drop(trunks);
-                let mut waiting = Vec::new();
-                waiting.resize_with(branch.of, || None);
-                let trunk = Arc::new(Mutex::new(Trunk {
-                    stage: site.input()?,
-                    label: site.label(),
-                    by: branch.by.clone(),
-                    call: opening.call(),
-                    waiting,
-                    ended: site.flag("ended")?,
-                    buffer: branch.buffer,
-                }));
-                trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
-                trunks.insert(name, Arc::downgrade(&trunk));
-                trunk
-            }
-        };
         drop(trunks);
+        let trunk = if let Some(trunk) = free {
+            trunk
+        } else {
+            // Opened without the lock: there may be forks among what it reads from.
+            let trunk = Arc::new(Mutex::new(Trunk::open(site, branch)?));
+            let mut trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
+            trunks.insert(name, Arc::downgrade(&trunk));
+            trunk
+        };
         let queue = site.places("queue")?.into_iter();
         let queue = queue.map(|place| Entry { place, value: None }).collect();
         lock(&trunk).waiting[branch.at] = Some(queue);
