@@ -91,7 +91,8 @@ pub enum Deep {
     /// As in Pillow: what is above 255 becomes 255.
     #[default]
     Clip,
-    /// 16 bits are divided by 257 and rounded, so that white stays white. Whole numbers of 32 bits and floats have no known white, and are clipped.
+    /// 16 bits are divided by 257 and rounded, so that white stays white. Whole numbers of 32 bits and floats have no known
+    /// white, and are clipped.
     Scale,
 }
 
@@ -215,7 +216,8 @@ impl Decoder {
     /// A rectangle of the image as stored (`options.orientation` is not applied; [`Info::orientation`] has it), into `into`, which is
     /// cleared and used again: 8 bits a channel, rows without padding.
     ///
-    /// `region` is in pixels of the full image. `shrink` is 1, 2, 4 or 8, and taken up by JPEG, whose decoder can shrink; other formats decode at 1. At
+    /// `region` is in pixels of the full image. `shrink` is 1, 2, 4 or 8, and taken up by JPEG, whose decoder can shrink;
+    /// other formats decode at 1. At
     /// shrink 1 the pixels are exactly those of [`decode`](Self::decode); at others those of Pillow's draft mode at that scale.
     /// `Channels::AsStored` is as `Rgb` here.
     ///

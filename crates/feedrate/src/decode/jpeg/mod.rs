@@ -209,7 +209,8 @@ fn finished_channels(header: Header, options: &Options) -> usize {
     }
 }
 
-/// From what libjpeg gives to what is asked for. The first `whole` bytes were decoded; what follows is missing, and zero in the mode of the file.
+/// From what libjpeg gives to what is asked for. The first `whole` bytes were decoded; what follows is missing, and zero in
+/// the mode of the file.
 fn finished(header: Header, options: &Options, mut pixels: Vec<u8>, whole: usize) -> (usize, Vec<u8>) {
     let channels = finished_channels(header, options);
     if header.components == 4 {

@@ -138,7 +138,8 @@ fn lzw(data: &[u8], len: usize, out: &mut Vec<u8>) {
     out.truncate(len);
 }
 
-/// Undoes a predictor in rows of `row` bytes, in the byte order of the file; gives bytes in that order. `size` is the number of bytes of a sample.
+/// Undoes a predictor in rows of `row` bytes, in the byte order of the file; gives bytes in that order. `size` is the number
+/// of bytes of a sample.
 pub(super) fn unpredict(predictor: u64, data: &mut [u8], row: usize, samples: usize, size: usize, big: bool) -> bool {
     match (predictor, size) {
         (1, _) => {}
