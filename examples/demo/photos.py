@@ -80,10 +80,15 @@ class Views(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def file(self, index: int) -> tuple[bytes, int]:
+        """The JPEG of a view, and its label."""
         which = self.chosen[index]
         start = self.ends[which - 1] if which else 0
-        view = Image.open(io.BytesIO(self.data[start : self.ends[which]].tobytes()))
+        return self.data[start : self.ends[which]].tobytes(), int(self.labels[which])
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        data, label = self.file(index)
+        view = Image.open(io.BytesIO(data))
         left = top = (VIEW - CROP) // 2
         if self.train:
             left, top = random.randint(0, VIEW - CROP), random.randint(0, VIEW - CROP)
@@ -91,4 +96,26 @@ class Views(Dataset[tuple[torch.Tensor, int]]):
         if self.train and random.random() < 0.5:
             pixels = pixels[:, ::-1]
         image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).float().div_(255)
-        return image, int(self.labels[which])
+        return image, label
+
+
+class NativeViews(Views):
+    """The same views by native code, a batch at a time: with the same random numbers, the same pixels."""
+
+    def __init__(self, file: Path, train: bool) -> None:
+        from feedrate.image import Transform
+
+        super().__init__(file, train)
+        self.transform = (Transform().random_crop(CROP).horizontal_flip() if train else Transform().center_crop(CROP)).to(
+            "float32"
+        )
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
+        files, labels = zip(*(self.file(index) for index in indices), strict=True)
+        drawn = None
+        if self.train:
+            # Left, top, mirrored: in the order in which the other dataset draws them.
+            rows = [(random.randint(0, VIEW - CROP), random.randint(0, VIEW - CROP), random.random() < 0.5) for _ in indices]
+            drawn = [[[top, left], [float(mirrored)]] for left, top, mirrored in rows]
+        images = torch.from_numpy(self.transform(list(files), parameters=drawn))
+        return list(zip(images, labels, strict=True))

@@ -1,6 +1,6 @@
-"""Trains a small network with one of the two loaders. Started by demo.py, which tells it what to do line by line.
+"""Trains a small network with one of the loaders. Started by demo.py, which tells it what to do line by line.
 
-The two runs differ in one line: which DataLoader is imported.
+The first two runs differ in one line: which DataLoader is imported. The third takes the dataset whose images native code makes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from photos import Views
+from photos import NativeViews, Views
 from torch import nn
 from tqdm import tqdm
 
@@ -55,10 +55,11 @@ class Run:
         self.model = network(classes)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=3e-3)
         common: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS, "persistent_workers": True}
+        views = NativeViews if loader == "native" else Views
         self.train_loader = DataLoader(
-            Views(file, train=True), shuffle=True, generator=torch.Generator().manual_seed(7), **common
+            views(file, train=True), shuffle=True, generator=torch.Generator().manual_seed(7), **common
         )
-        self.check_loader = DataLoader(Views(file, train=False), **common)
+        self.check_loader = DataLoader(views(file, train=False), **common)
         self.crc = 0
         self.waited = 0.0
 
