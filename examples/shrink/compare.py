@@ -1,0 +1,154 @@
+"""Whether decoding at a reduced size (`shrink="dct"`) costs accuracy.
+
+    python examples/shrink/compare.py [--seeds 5] [--epochs 4]
+
+Trains the same small network on random resized crops of photographs three times for each seed: images by Pillow and torchvision,
+by `feedrate.image` exactly, and by `feedrate.image` with `shrink="dct"`, which lets the JPEG decoder give half or a quarter of
+the size where a crop is at least that much larger than what is trained on. Prints the accuracy on held-out views, means and
+spread. Needs the packages of `make test`. RESULT.txt holds what it printed where it was run last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import Dataset
+from torchvision import transforms
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
+
+import photos
+
+from feedrate.image import Transform
+from feedrate.torch import DataLoader
+
+VIEW = 256  # pixels a side, as stored
+SIZE = 64  # as trained on
+STRIDE = 32
+SCALE = (0.3, 1.0)  # so that most crops are at least twice as large as what comes out
+
+
+def views() -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
+    """JPEGs with the number of the photograph each was cut from: for training, and from the right-hand part for checking."""
+    train, check = [], []
+    for label, file in enumerate(photos.find()):
+        photo = Image.open(file).convert("RGB")
+        photo.thumbnail((720, 720))
+        wall = photo.width - VIEW - 64
+        for left in range(0, photo.width - VIEW + 1, STRIDE):
+            for top in range(0, photo.height - VIEW + 1, STRIDE):
+                stored = io.BytesIO()
+                photo.crop((left, top, left + VIEW, top + VIEW)).save(stored, "JPEG", quality=90)
+                (train if left < wall else check).append((stored.getvalue(), label))
+    return train, check
+
+
+class Views(Dataset[Any]):
+    """Views through a transform that takes the bytes of a file."""
+
+    def __init__(self, files: list[tuple[bytes, int]], transform: Any) -> None:
+        self.files = files
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        data, label = self.files[index]
+        return self.transform(data), label
+
+
+class ByPillow:
+    """torchvision's transforms on what Pillow decodes."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = transforms.Compose([*steps, transforms.ToTensor()])
+
+    def __call__(self, data: bytes) -> Any:
+        return self.steps(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def arms() -> dict[str, tuple[Any, Any]]:
+    """The transforms for training and for checking, by name."""
+
+    def native(**options: Any) -> tuple[Any, Any]:
+        plain = Transform(**options)
+        return plain.random_resized_crop(SIZE, scale=SCALE).horizontal_flip().to("float32"), plain.resize(SIZE).to("float32")
+
+    pillow = (
+        ByPillow(transforms.RandomResizedCrop(SIZE, scale=SCALE), transforms.RandomHorizontalFlip()),
+        ByPillow(transforms.Resize(SIZE)),
+    )
+    return {"pillow": pillow, "exact": native(), "dct": native(shrink="dct")}
+
+
+def network(classes: int) -> nn.Sequential:
+    """Three convolutions."""
+    layers: list[nn.Module] = []
+    for before, after in ((3, 24), (24, 48), (48, 96)):
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, classes))
+
+
+def train(files: Any, held_out: Any, transform: tuple[Any, Any], seed: int, epochs: int) -> float:
+    """The accuracy on the held-out views after training."""
+    torch.manual_seed(seed)
+    model = network(1 + max(label for _, label in files))
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    order = torch.Generator().manual_seed(seed)
+    common: dict[str, Any] = {"batch_size": 32, "num_workers": 2, "persistent_workers": True}
+    loader = DataLoader(Views(files, transform[0]), shuffle=True, generator=order, **common)
+    for _ in range(epochs):
+        model.train()
+        for images, labels in loader:
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimiser.step()
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for images, labels in DataLoader(Views(held_out, transform[1]), **common):
+            right += int((model(images).argmax(1) == labels).sum())
+    return right / len(held_out)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    files, held_out = views()
+    print(
+        f"{len(files)} views of {VIEW} x {VIEW} for training at {SIZE} x {SIZE}, {len(held_out)} held out, {options.epochs} epochs"
+    )
+    found: dict[str, list[float]] = {name: [] for name in arms()}
+    took = dict.fromkeys(found, 0.0)
+    for seed in range(options.seeds):
+        for name, transform in arms().items():
+            started = time.perf_counter()
+            found[name].append(train(files, held_out, transform, seed, options.epochs))
+            took[name] += time.perf_counter() - started
+    for name, values in found.items():
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        each = " ".join(f"{value:.3f}" for value in values)
+        print(f"{name:7} {statistics.mean(values):.3f} +- {spread:.3f}   ({each})   {took[name]:.0f} s")
+    gap = statistics.mean(found["dct"]) - statistics.mean(found["pillow"])
+    noise = max(statistics.stdev(values) for values in found.values()) if options.seeds > 1 else float("nan")
+    print(f"dct against pillow: {gap:+.3f}; the spread over seeds is {noise:.3f}")
+    return int(abs(gap) > 2 * noise)
+
+
+if __name__ == "__main__":
+    np.random.seed(0)
+    sys.exit(main())
