@@ -204,17 +204,20 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_exit_codes_and_nothing_left(ending: str, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "persistent"),
+    # Each takes two imports of torch by forkserver: half of those are for the soak.
+    [("fork", True), ("fork", False), ("forkserver", True), pytest.param("forkserver", False, marks=pytest.mark.slow)],
+)
+def test_exit_codes_and_nothing_left(ending: str, method: str, persistent: bool) -> None:
     statement, code, tracebacks = ENDINGS[ending]
-    for persistent in (True, False):
-        proc = procs.start(_EXIT.format(imports=loader_import(), method=method, persistent=persistent, ending=statement))
-        out, err = procs.finish(proc, timeout=50)
-        assert proc.returncode == code, err
-        assert err.count("Traceback") == tracebacks, err
-        pids = [int(p) for p in out.split()]
-        left = procs.wait_until(lambda pids=pids: [p for p in pids if procs.alive(p)], gone=True, timeout=15)
-        assert not left, procs.describe(left)
+    proc = procs.start(_EXIT.format(imports=loader_import(), method=method, persistent=persistent, ending=statement))
+    out, err = procs.finish(proc, timeout=50)
+    assert proc.returncode == code, err
+    assert err.count("Traceback") == tracebacks, err
+    pids = [int(p) for p in out.split()]
+    left = procs.wait_until(lambda: [p for p in pids if procs.alive(p)], gone=True, timeout=15)
+    assert not left, procs.describe(left)
 
 
 @METHODS
