@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::sample::Place;
 use crate::batch::{Value, encode};
@@ -40,7 +40,7 @@ struct Files {
     /// Of all files, also those of other processes: which file, where its value begins, how long it is, and its checksum.
     entries: HashMap<Place, (usize, u64, u32, u32)>,
     /// The files, and up to where they have been read.
-    open: Vec<(PathBuf, File, u64)>,
+    open: Vec<(PathBuf, Arc<File>, u64)>,
     /// The one that this process appends to.
     own: Option<(u32, usize)>,
 }
@@ -84,7 +84,12 @@ impl Cache {
         let inner = self.inner();
         match &self.folder {
             None => inner.memory.get(&fingerprint)?.get(place).cloned(),
-            Some(_) => inner.files.get(&fingerprint)?.get(place),
+            Some(_) => {
+                let found = inner.files.get(&fingerprint)?.find(place)?;
+                // Others may look meanwhile.
+                drop(inner);
+                found.read(place)
+            }
         }
     }
 
@@ -152,7 +157,7 @@ impl Inner {
         for path in names {
             if !files.open.iter().any(|(have, ..)| *have == path) {
                 let file = File::options().read(true).open(&path)?;
-                files.open.push((path, file, 0));
+                files.open.push((path, Arc::new(file), 0));
             }
         }
         for at in 0..files.open.len() {
@@ -198,18 +203,15 @@ impl Files {
         Ok(())
     }
 
-    fn get(&self, place: &Place) -> Option<Value> {
-        let (at, start, len, sum) = self.entries.get(place)?;
-        let mut bytes = Vec::new();
-        place.encode(&mut bytes);
-        let middle = bytes.len();
-        bytes.resize(middle + *len as usize, 0);
-        let (_, file, _) = self.open.get(*at)?;
-        file.read_exact_at(&mut bytes[middle..], *start).ok()?;
-        if crc32c::crc32c(&bytes) != *sum {
-            return None;
-        }
-        encode::decode(&mut &bytes[middle..]).ok()
+    fn find(&self, place: &Place) -> Option<Stored> {
+        let (at, start, len, sum) = *self.entries.get(place)?;
+        let (_, file, _) = self.open.get(at)?;
+        Some(Stored {
+            file: Arc::clone(file),
+            start,
+            len,
+            sum,
+        })
     }
 
     fn append(
@@ -227,18 +229,41 @@ impl Files {
             Some((owner, at)) if owner == pid => at,
             _ => {
                 let (path, file) = create(folder, fingerprint, pid)?;
-                self.open.push((path, file, 0));
+                self.open.push((path, Arc::new(file), 0));
                 let at = self.open.len() - 1;
                 self.own = Some((pid, at));
                 at
             }
         };
         let (_, file, end) = &mut self.open[at];
-        file.write_all(entry)?;
+        (&**file).write_all(entry)?;
         let sum = u32::from_le_bytes([entry[8], entry[9], entry[10], entry[11]]);
         self.entries.insert(place.clone(), (at, *end + middle as u64, len, sum));
         *end += entry.len() as u64;
         Ok(())
+    }
+}
+
+/// Where a value lies in a file.
+struct Stored {
+    file: Arc<File>,
+    start: u64,
+    len: u32,
+    sum: u32,
+}
+
+impl Stored {
+    /// `None` where it is damaged.
+    fn read(&self, place: &Place) -> Option<Value> {
+        let mut bytes = Vec::new();
+        place.encode(&mut bytes);
+        let middle = bytes.len();
+        bytes.resize(middle + self.len as usize, 0);
+        self.file.read_exact_at(&mut bytes[middle..], self.start).ok()?;
+        if crc32c::crc32c(&bytes) != self.sum {
+            return None;
+        }
+        encode::decode(&mut &bytes[middle..]).ok()
     }
 }
 
