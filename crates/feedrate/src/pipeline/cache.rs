@@ -82,15 +82,13 @@ impl Cache {
     /// The element of this place, if it is kept.
     pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Value> {
         let inner = self.inner();
-        match &self.folder {
-            None => inner.memory.get(&fingerprint)?.get(place).cloned(),
-            Some(_) => {
-                let found = inner.files.get(&fingerprint)?.find(place)?;
-                // Others may look meanwhile.
-                drop(inner);
-                found.read(place)
-            }
+        if self.folder.is_none() {
+            return inner.memory.get(&fingerprint)?.get(place).cloned();
         }
+        let found = inner.files.get(&fingerprint)?.find(place)?;
+        // Others may look meanwhile.
+        drop(inner);
+        found.read(place)
     }
 
     /// Keeps an element, if there is room. A file that cannot be written is an error.
