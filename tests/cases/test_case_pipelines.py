@@ -223,6 +223,56 @@ def test_a_shuffle_window_is_part_of_the_state(workers: int, tmp_path: Path) -> 
         assert [batch.tolist() for batch in later] != whole  # the next epoch has another order
 
 
+def test_files_whose_columns_differ(tmp_path: Path) -> None:
+    """PQ-02."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    feather = pytest.importorskip("pyarrow.feather")
+    tables = [
+        pa.table({"x": pa.nulls(3), "y": [1, 2, 3]}),
+        pa.table({"y": [4, 5], "x": ["a", "b"]}),
+        pa.table({"y": pa.array([6], pa.int32())}),
+    ]
+    wanted = [(None, 1), (None, 2), (None, 3), ("a", 4), ("b", 5), (None, 6)]
+    for kind in ("parquet", "arrow"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        for at, table in enumerate(tables):
+            if kind == "parquet":
+                pq.write_table(table, folder / f"{at}.parquet")
+            else:
+                feather.write_feather(table, str(folder / f"{at}.arrow"))
+        files = str(folder / f"*.{kind}")
+        rows = feedrate.open(files, unify=True)
+        assert [tuple(row.items()) for row in rows] == [(("x", x), ("y", y)) for x, y in wanted]
+        assert [row["y"] for row in rows.__getitems__([5, 0])] == [6, 1]
+        columns = list(feedrate.open(files, unify=True, columns=["y"]).batch(6))
+        assert [str(batch["y"].dtype) for batch in columns] == ["int64"]
+        assert columns[0]["y"].tolist() == [1, 2, 3, 4, 5, 6]
+        for workers in (0, 2):
+            loader = DataLoader(rows, batch_size=2, num_workers=workers, workers="thread", collate_fn=list)
+            assert [(row["x"], row["y"]) for batch in loader for row in batch] == wanted
+        kept = feedrate.open(files, unify=True, where=("x", "is null"))
+        assert [row["y"] for row in kept] == [1, 2, 3, 6]
+        kept = feedrate.open(files, unify=True, where=("x", "=", "b"), columns=["y"])
+        assert [dict(row) for row in kept] == [{"y": 5}]
+        # As they are: no column is dropped, and none is made up.
+        assert [sorted(row) for row in feedrate.open(files)] == [["x", "y"]] * 5 + [["y"]]
+        assert feedrate.open(files).fingerprint != rows.fingerprint
+        for options in ({"columns": ["z"]}, {"where": ("z", "=", 1)}):
+            with pytest.raises(feedrate.PipelineError, match='"z"'):
+                list(feedrate.open(files, unify=True, **options))
+        later = folder / f"3.{kind}"
+        conflict = pa.table({"x": [1.5], "y": [7]})
+        if kind == "parquet":
+            pq.write_table(conflict, later)
+        else:
+            feather.write_feather(conflict, str(later))
+        with pytest.raises(feedrate.PipelineError, match=rf"(?s)3\.{kind}.*column x.*1\.{kind}"):
+            list(feedrate.open(files, unify=True))
+        # Columns that nobody wants may differ.
+        assert [row["y"] for row in feedrate.open(files, unify=True, columns=["y"])] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_empty_row_groups_and_files(tmp_path: Path) -> None:
     """PQ-03."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

@@ -283,3 +283,44 @@ def test_mistakes_name_what_there_is(tmp_path: Path) -> None:
         feedrate.open(str(tmp_path / "a.tar"), format="zap")
     with pytest.raises(ValueError, match='duplicates="no" is none of'):
         feedrate.open(str(tmp_path / "a.tar"), duplicates="no")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tfrecord"])
+def test_formats_without_an_index_get_one(kind: str, tmp_path: Path) -> None:
+    """Any record by its number; stored, and made again when the shard has changed."""
+
+    def write(name: str, first: int, count: int) -> None:
+        path = tmp_path / name
+        rows = range(first, first + count)
+        if kind == "jsonl":
+            path.write_text("".join(json.dumps({"n": n, "text": "é" * (n % 50)}) + "\n" * (1 + n % 2) for n in rows))
+        elif kind == "csv":
+            path.write_text("n,text\n" + "".join(f'{n},"{"y" * (n % 50)}\n"\n' for n in rows))
+        else:
+            tfrecord = pytest.importorskip("tfrecord")
+            writer = tfrecord.TFRecordWriter(str(path))
+            for n in rows:
+                writer.write({"n": (n, "int"), "text": (b"z" * (n % 50), "byte")})
+            writer.close()
+
+    options: dict[str, Any] = {"csv": {"types": {"n": int}}, "tfrecord": {"scalars": "single"}}.get(kind, {})
+    write(f"a.{kind}", 0, 100)
+    write(f"b.{kind}", 100, 37)
+    files = str(tmp_path / f"*.{kind}")
+    plain = list(feedrate.open(files, **options))
+    assert [row["n"] for row in plain] == list(range(137))
+    for index in (True, "beside", str(tmp_path / "cache"), "beside"):
+        rows = feedrate.open(files, index=index, **options)
+        assert len(rows) == 137
+        assert list(rows) == plain
+        assert rows.__getitems__([136, 0, 99, 100, 5]) == [plain[at] for at in (136, 0, 99, 100, 5)]
+        assert sorted(row["n"] for row in rows.shuffle("all")) == list(range(137))
+        loader = DataLoader(rows, batch_size=10, shuffle=True, num_workers=2, workers="thread", collate_fn=list)
+        assert sorted(row["n"] for batch in loader for row in batch) == list(range(137))
+    assert len(list(tmp_path.glob("*.feedrate-index"))) == len(list((tmp_path / "cache").iterdir())) == 2
+    write(f"b.{kind}", 200, 5)
+    assert [row["n"] for row in feedrate.open(files, index="beside", **options)][100:] == [200, 201, 202, 203, 204]
+    packed = tmp_path / f"a.{kind}.gz"
+    packed.write_bytes(gzip.compress((tmp_path / f"a.{kind}").read_bytes()))
+    with pytest.raises(PipelineError, match="gzip"):
+        len(feedrate.open(str(packed), index=True, format=kind, **options))

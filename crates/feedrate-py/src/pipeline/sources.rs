@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use feedrate::batch::{DType, Value};
-use feedrate::source::tar::{Duplicates, EndMark, Grouping, IndexAt, Missing, Names, Split};
+use feedrate::source::tar::{Duplicates, EndMark, Grouping, Missing, Names, Split};
 use feedrate::source::{
-    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, JsonLines, Mds, Npy, Ones, Op, Parquet, ShortWindow,
-    Source, Tar, TfContent, TfRecords, Tokens, Windows,
+    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, IndexAt, Indexed, JsonLines, Mds, Npy, Ones, Op, Parquet,
+    ShortWindow, Source, Tar, TfContent, TfRecords, Tokens, Windows,
 };
 use feedrate::store;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -216,25 +216,33 @@ fn tar(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn S
         decompress = o.get("decompress");
         max_sample_bytes = o.get("max_sample_bytes");
     }
-    match o.take("index")? {
-        None => {}
-        Some(value) => {
-            let at = match value.extract::<bool>() {
-                Ok(true) => Some(IndexAt::Memory),
-                Ok(false) => None,
-                Err(_) => Some(match value.extract::<String>()?.as_str() {
-                    "memory" => IndexAt::Memory,
-                    "beside" => IndexAt::Beside,
-                    folder => IndexAt::Folder(folder.into()),
-                }),
-            };
-            if let Some(at) = at {
-                source = source.with_index(at);
-            }
-        }
+    if let Some(at) = index_at(&mut o)? {
+        source = source.with_index(at);
     }
     o.done()?;
     Ok(Arc::new(source))
+}
+
+/// `index=True`, `"memory"`, `"beside"`, or a folder.
+fn index_at(o: &mut Options<'_>) -> PyResult<Option<IndexAt>> {
+    let Some(value) = o.take("index")? else { return Ok(None) };
+    Ok(match value.extract::<bool>() {
+        Ok(true) => Some(IndexAt::Memory),
+        Ok(false) => None,
+        Err(_) => Some(match value.extract::<String>()?.as_str() {
+            "memory" => IndexAt::Memory,
+            "beside" => IndexAt::Beside,
+            folder => IndexAt::Folder(folder.into()),
+        }),
+    })
+}
+
+/// With an index, where one is asked for.
+fn indexed(source: impl Source, o: &mut Options<'_>) -> PyResult<Arc<dyn Source>> {
+    Ok(match index_at(o)? {
+        Some(at) => Arc::new(Indexed::new(source, at)),
+        None => Arc::new(source),
+    })
 }
 
 fn files(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
@@ -266,8 +274,9 @@ fn jsonl(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn
         max_line_bytes = o.get("max_line_bytes");
         split_bytes = o.get("split_bytes");
     }
+    let source = indexed(source, &mut o)?;
     o.done()?;
-    Ok(Arc::new(source))
+    Ok(source)
 }
 
 fn csv(
@@ -323,8 +332,9 @@ fn csv(
         infer = o.get("infer");
         max_row_bytes = o.get("max_row_bytes");
     }
+    let source = indexed(source, &mut o)?;
     o.done()?;
-    Ok(Arc::new(source))
+    Ok(source)
 }
 
 fn parquet(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
@@ -333,6 +343,7 @@ fn parquet(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -
     set! { source, o,
         columns = o.names("columns");
         filter = filter(&mut o);
+        unify = o.get("unify");
     }
     o.done()?;
     Ok(Arc::new(source))
@@ -344,6 +355,7 @@ fn arrow(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> 
     set! { source, o,
         columns = o.names("columns");
         filter = filter(&mut o);
+        unify = o.get("unify");
         limit = o.get("max_batch_bytes");
     }
     o.done()?;
@@ -432,8 +444,9 @@ fn tfrecord(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) 
         }
         Some(value) => source = source.ones(Ones::Named(value.extract()?)),
     }
+    let source = indexed(source, &mut o)?;
     o.done()?;
-    Ok(Arc::new(source))
+    Ok(source)
 }
 
 fn npy(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {

@@ -16,6 +16,15 @@ pub(super) enum Codec {
 }
 
 impl Codec {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zlib => "zlib",
+            Self::Deflate => "deflate",
+            Self::Zstd => "zstd",
+        }
+    }
+
     /// By the first bytes. Zlib's two are weak: ask it last.
     pub(super) fn sniff(head: &[u8]) -> Option<Self> {
         match head {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::csv_record::{Found, Records};
 use super::shards::Shards;
 use super::stream::Stream;
-use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
+use super::{Codec, Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::batch::Value;
 use crate::store::Blob;
 
@@ -244,6 +244,12 @@ impl Source for Csv {
         self.shards.parts()
     }
 
+    fn stored(&self, part: usize) -> Result<Option<(Blob, String)>, SourceError> {
+        let Options { quote, names, .. } = &self.options;
+        let layout = format!("csv {quote:?} {}", names.is_some());
+        Ok(Some((self.shards.blob(part)?, layout)))
+    }
+
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (names, mut records) = self.header(part)?;
         let inferred = self.inferred()?;
@@ -383,6 +389,19 @@ impl Reader for CsvReader {
             passed += 1;
         }
         Ok(passed)
+    }
+
+    fn go_to(&mut self, mark: Mark) -> Result<bool, SourceError> {
+        if mark.number == 0 || self.broken.is_some() {
+            return Ok(false);
+        }
+        self.records.seek(mark.offset)?;
+        self.number = mark.number;
+        Ok(true)
+    }
+
+    fn packed(&self) -> Option<&'static str> {
+        self.records.stream.codec().map(Codec::name)
     }
 }
 

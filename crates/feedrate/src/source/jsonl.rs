@@ -7,7 +7,7 @@ use super::json::{self, BigInts};
 use super::lines::{Line, Lines};
 use super::shards::{Shards, no_part};
 use super::stream::Stream;
-use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
+use super::{Codec, Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::batch::Value;
 use crate::store::Blob;
 
@@ -159,6 +159,13 @@ impl Source for JsonLines {
         Ok(Arc::clone(&self.ranges()?.parts))
     }
 
+    fn stored(&self, part: usize) -> Result<Option<(Blob, String)>, SourceError> {
+        if self.options.split_bytes.is_some() {
+            return Ok(None);
+        }
+        Ok(Some((self.shards.blob(part)?, "jsonl".to_owned())))
+    }
+
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let ranges = &self.ranges()?.ranges;
         let (shard, begin, mut end) = *ranges.get(part).ok_or_else(|| no_part(part, ranges.len()))?;
@@ -299,6 +306,20 @@ impl Reader for JsonReader {
             passed += 1;
         }
         Ok(passed)
+    }
+
+    fn go_to(&mut self, mark: Mark) -> Result<bool, SourceError> {
+        // The first record is looked for from where the part begins.
+        if mark.number == 0 || self.broken.is_some() {
+            return Ok(false);
+        }
+        self.lines.stream.seek(mark.offset)?;
+        (self.number, self.line) = (mark.number, None);
+        Ok(true)
+    }
+
+    fn packed(&self) -> Option<&'static str> {
+        self.lines.stream.codec().map(Codec::name)
     }
 }
 

@@ -14,6 +14,8 @@ mod csv_record;
 mod detect;
 mod error;
 mod files;
+mod index;
+mod indexed;
 mod json;
 mod jsonl;
 mod lines;
@@ -44,6 +46,8 @@ pub use csv::{Csv, CsvType};
 pub use detect::{Format, detect, format_of, open};
 pub use error::{Fault, SourceError};
 pub use files::Files;
+pub use index::IndexAt;
+pub use indexed::Indexed;
 pub use json::BigInts;
 pub use jsonl::JsonLines;
 pub use mds::Mds;
@@ -57,6 +61,7 @@ pub use tfrecord::{Ones, TfContent, TfRecords};
 pub use tokens::{ShortWindow, Tokens, Windows};
 
 use crate::batch::Value;
+use crate::store::Blob;
 
 /// One part of a source, as the listing knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +99,13 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     /// Whether opening at a mark is cheap: a seek, and not reading all that lies before it.
     fn seeks(&self) -> bool {
         true
+    }
+
+    /// What a part is stored in, where that is one file or blob as a whole, and in a word or two what decides where its records begin: what a
+    /// stored index is tied to.
+    fn stored(&self, part: usize) -> Result<Option<(Blob, String)>, SourceError> {
+        let _ = part;
+        Ok(None)
     }
 
     /// Makes [`Part::records`] known for every part, by reading indexes or footers, or by one pass over the data where the format has
@@ -144,6 +156,18 @@ pub trait Reader: Send {
         Ok(false)
     }
 
+    /// Goes on at a mark that a reader of the same part gave, as opening the part there would; `false`, and nothing moves, where a reader
+    /// cannot.
+    fn go_to(&mut self, mark: Mark) -> Result<bool, SourceError> {
+        let _ = mark;
+        Ok(false)
+    }
+
+    /// How the part is compressed as a whole, so that any place in it is found only by reading all that lies before.
+    fn packed(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Up to `rows` further records as columns (a map of tensors and lists whose first dimension is the record's), for formats that store
     /// them so; `None` where a format does not. An empty part gives `Some` with no rows at its end.
     fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
@@ -186,6 +210,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn seeks(&self) -> bool {
         (**self).seeks()
+    }
+
+    fn stored(&self, part: usize) -> Result<Option<(Blob, String)>, SourceError> {
+        (**self).stored(part)
     }
 
     fn index(&self) -> Result<Arc<[u64]>, SourceError> {

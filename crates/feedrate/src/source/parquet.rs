@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
@@ -16,7 +17,9 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::arrow::{Chunk, Filter, Places, Range, Table, TableReader, cell, choose, guard, wrong};
+use super::arrow::{
+    Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, guard, present, unite, wrong,
+};
 use super::codec::Piece;
 use super::paths::Paths;
 use super::window::{Window, fill_at};
@@ -44,6 +47,8 @@ pub struct Parquet {
     shards: Paths,
     columns: Option<Vec<String>>,
     filter: Option<Arc<Filter>>,
+    /// Looked up once, where it is wanted.
+    united: Option<OnceLock<Arc<United>>>,
 }
 
 impl Parquet {
@@ -53,6 +58,7 @@ impl Parquet {
             shards: Paths::new(paths),
             columns: None,
             filter: None,
+            united: None,
         }
     }
 
@@ -71,6 +77,16 @@ impl Parquet {
         self
     }
 
+    /// Whether all rows have the columns of all files, in the order in which they are met first: null where a file has no such column. A
+    /// column of nulls takes the type that it has elsewhere, integers of two widths become `int64` (`uint64` where none has a sign),
+    /// floats of two, and integers with floats, become `float64`. Other differences are an error that names both files. Opens every file once
+    /// before the first row. Without it (the default) each row has the columns of its file, in the file's order.
+    #[must_use]
+    pub fn unify(mut self, unify: bool) -> Self {
+        self.united = unify.then(OnceLock::new);
+        self
+    }
+
     fn table(&self, part: usize) -> Result<(Groups, Arc<str>), SourceError> {
         let (path, name) = self.shards.path(part)?;
         let window = Window::open(path, Arc::clone(&name))?;
@@ -79,7 +95,8 @@ impl Parquet {
             len: window.len(),
         };
         let table = guard(&name, || {
-            Groups::open(file, Arc::clone(&name), self.columns.as_deref(), self.filter.clone())
+            let (columns, filter) = (self.columns.as_deref(), self.filter.clone());
+            Groups::open(file, Arc::clone(&name), columns, filter, self.united.is_some())
         })?;
         Ok((table, name))
     }
@@ -92,8 +109,9 @@ impl Source for Parquet {
 
     fn describe(&self) -> String {
         let filter = self.filter.as_ref().map_or_else(String::new, ToString::to_string);
+        let unify = if self.united.is_some() { ", unified" } else { "" };
         format!(
-            "{} (columns {:?}, filter {filter:?})",
+            "{} (columns {:?}, filter {filter:?}{unify})",
             self.shards.describe(),
             self.columns
         )
@@ -105,7 +123,14 @@ impl Source for Parquet {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
-        Ok(Box::new(TableReader::new(table, name, from)?))
+        let reader = TableReader::new(table, name, from)?;
+        let Some(united) = &self.united else {
+            return Ok(Box::new(reader));
+        };
+        let fields = |part| self.table(part).map(|(table, name)| (table.fields, name));
+        let (columns, filter) = (self.columns.as_deref(), self.filter.as_deref());
+        let united = unite(united, self.shards.parts().len(), columns, filter, fields)?;
+        Ok(united.reader(reader))
     }
 
     fn indexed(&self) -> bool {
@@ -190,7 +215,10 @@ struct Groups {
     mask: ProjectionMask,
     /// Where the columns stand among those that are read, in the order in which they are given.
     order: Vec<usize>,
+    fields: Fields,
     filter: Option<(Arc<Filter>, ProjectionMask)>,
+    /// Whether a column that is not there is null everywhere.
+    lenient: bool,
     passed: Option<Passed>,
     /// An open reader, the row that it gives next (of those chosen, with a filter), and the rows that it gives at a time.
     reader: Option<(ParquetRecordBatchReader, u64, usize)>,
@@ -202,6 +230,7 @@ impl Groups {
         name: Arc<str>,
         columns: Option<&[String]>,
         filter: Option<Arc<Filter>>,
+        lenient: bool,
     ) -> Result<Self, SourceError> {
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
         let metadata = metadata.map_err(|error| failed(&name, &error))?;
@@ -216,7 +245,20 @@ impl Groups {
             rows += found;
             starts.push(rows);
         }
-        let (mask, order) = projection(&metadata, columns, &name)?;
+        let schema: SchemaRef = Arc::clone(metadata.schema());
+        let here = |names: &[String]| {
+            if lenient {
+                present(schema.fields(), names)
+            } else {
+                names.to_vec()
+            }
+        };
+        let (mask, given) = projection(&metadata, columns.map(here).as_deref(), &name)?;
+        let fields = given.iter().map(|at| Arc::clone(&schema.fields()[*at])).collect();
+        // What is read keeps the order of the file.
+        let mut read = given.clone();
+        read.sort_unstable();
+        let order = given.iter().filter_map(|at| read.binary_search(at).ok()).collect();
         for group in metadata.metadata().row_groups() {
             for (at, column) in group.columns().iter().enumerate() {
                 if mask.leaf_included(at) {
@@ -228,7 +270,7 @@ impl Groups {
             None => None,
             Some(filter) => {
                 let names: Vec<_> = filter.columns().into_iter().map(str::to_owned).collect();
-                let roots = choose(metadata.schema(), Some(&names), &name)?;
+                let roots = choose(&schema, Some(&here(&names)), &name)?;
                 let mask = ProjectionMask::roots(metadata.parquet_schema(), roots);
                 Some((filter, mask))
             }
@@ -242,7 +284,9 @@ impl Groups {
             bytes,
             mask,
             order,
+            fields: (fields, schema),
             filter,
+            lenient,
             passed: None,
             reader: None,
         })
@@ -356,7 +400,7 @@ impl Groups {
             let mut first = 0_u32;
             for batch in self.build(vec![group], None, mask, ASKED)? {
                 let batch = batch.map_err(|error| wrong(&self.name, &error))?;
-                let held = filter.mask(&batch);
+                let held = filter.mask(&batch, self.lenient);
                 let held = held.map_err(|why| SourceError::new(Fault::Unsupported, &*self.name, why))?;
                 rows.extend(
                     (first..)
@@ -452,7 +496,7 @@ impl Groups {
     }
 }
 
-/// Which leaves are read, and how the columns are put in order.
+/// Which leaves are read, and which columns are given, in order.
 fn projection(
     metadata: &ArrowReaderMetadata,
     columns: Option<&[String]>,
@@ -490,11 +534,7 @@ fn projection(
         }
         mask.union(&part);
     }
-    // What is read keeps the order of the file.
-    let mut read = given.clone();
-    read.sort_unstable();
-    let order = given.iter().filter_map(|at| read.binary_search(at).ok()).collect();
-    Ok((mask, order))
+    Ok((mask, given))
 }
 
 impl Table for Groups {

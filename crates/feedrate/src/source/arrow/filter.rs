@@ -117,23 +117,29 @@ impl Filter {
         }
     }
 
-    /// For each row: whether it holds, `None` where that is unknown.
-    pub(in crate::source) fn mask(&self, batch: &RecordBatch) -> Result<Vec<Option<bool>>, String> {
-        let find = |name: &str| {
-            let found = batch.column_by_name(name);
-            found.ok_or_else(|| format!("there is no column {name:?} to filter by"))
+    /// For each row: whether it holds, `None` where that is unknown. A column that is not there is an error, or if `lenient` null everywhere.
+    pub(in crate::source) fn mask(&self, batch: &RecordBatch, lenient: bool) -> Result<Vec<Option<bool>>, String> {
+        let find = |name: &str| match batch.column_by_name(name) {
+            None if !lenient => Err(format!("there is no column {name:?} to filter by")),
+            found => Ok(found),
         };
         match self {
-            Self::Compare { column, op, value } => compare(find(column)?.as_ref(), *op, value, column),
-            Self::Null(column) => {
-                let array = find(column)?;
-                (0..array.len())
+            Self::Compare { column, op, value } => match find(column)? {
+                Some(array) => compare(array.as_ref(), *op, value, column),
+                None => Ok(vec![None; batch.num_rows()]),
+            },
+            Self::Null(column) => match find(column)? {
+                Some(array) => (0..array.len())
                     .map(|row| Ok(Some(matches!(cell(array.as_ref(), row)?, Value::None))))
-                    .collect()
+                    .collect(),
+                None => Ok(vec![Some(true); batch.num_rows()]),
+            },
+            Self::All(parts) => join(batch, parts, true, lenient),
+            Self::Any(parts) => join(batch, parts, false, lenient),
+            Self::Not(part) => {
+                let held = part.mask(batch, lenient)?;
+                Ok(held.into_iter().map(|holds| holds.map(|it| !it)).collect())
             }
-            Self::All(parts) => join(batch, parts, true),
-            Self::Any(parts) => join(batch, parts, false),
-            Self::Not(part) => Ok(part.mask(batch)?.into_iter().map(|holds| holds.map(|it| !it)).collect()),
         }
     }
 
@@ -177,10 +183,10 @@ pub(in crate::source) struct Range {
     pub(in crate::source) rows: Option<u64>,
 }
 
-fn join(batch: &RecordBatch, parts: &[Filter], all: bool) -> Result<Vec<Option<bool>>, String> {
+fn join(batch: &RecordBatch, parts: &[Filter], all: bool, lenient: bool) -> Result<Vec<Option<bool>>, String> {
     let mut joined = vec![Some(all); batch.num_rows()];
     for part in parts {
-        for (held, next) in joined.iter_mut().zip(part.mask(batch)?) {
+        for (held, next) in joined.iter_mut().zip(part.mask(batch, lenient)?) {
             *held = match (*held, next) {
                 (Some(one), _) | (_, Some(one)) if one != all => Some(!all),
                 (Some(_), Some(_)) => Some(all),

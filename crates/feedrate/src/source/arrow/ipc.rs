@@ -7,11 +7,11 @@ use arrow_buffer::Buffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::FileDecoder;
 use arrow_ipc::{Block, Message, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{FieldRef, Schema, SchemaRef};
 
 use super::filter::Filter;
 use super::table::{Chunk, Places, Table};
-use super::{choose, wrong};
+use super::{choose, present, wrong};
 use crate::source::window::Window;
 use crate::source::{Fault, SourceError};
 
@@ -47,6 +47,8 @@ pub(super) struct Ipc {
     /// Given, by position among those read.
     given: Vec<usize>,
     filter: Option<Arc<Filter>>,
+    /// Whether a column that is not there is null everywhere.
+    lenient: bool,
     limit: u64,
     /// The record batch that was read last, and which.
     batch: Option<(usize, RecordBatch)>,
@@ -58,15 +60,23 @@ impl Ipc {
         columns: Option<&[String]>,
         filter: Option<Arc<Filter>>,
         limit: u64,
+        lenient: bool,
     ) -> Result<Self, SourceError> {
         let name = Arc::clone(window.name());
         let file = window.some(0, 6)? == MAGIC;
         let (schema, version, entries) = if file { footer(&mut window)? } else { scan(&mut window)? };
-        let given = choose(&schema, columns, &name)?;
+        let here = |names: &[String]| {
+            if lenient {
+                present(schema.fields(), names)
+            } else {
+                names.to_vec()
+            }
+        };
+        let given = choose(&schema, columns.map(here).as_deref(), &name)?;
         let mut read = given.clone();
         if let Some(filter) = &filter {
             let names: Vec<_> = filter.columns().into_iter().map(str::to_owned).collect();
-            read.extend(choose(&schema, Some(&names), &name)?);
+            read.extend(choose(&schema, Some(&here(&names)), &name)?);
         }
         read.sort_unstable();
         read.dedup();
@@ -84,9 +94,16 @@ impl Ipc {
             read,
             given,
             filter,
+            lenient,
             limit,
             batch: None,
         })
+    }
+
+    /// The columns that are given, and all that there are.
+    pub(super) fn fields(&self) -> (Vec<FieldRef>, SchemaRef) {
+        let field = |at: &usize| Arc::clone(&self.schema.fields()[self.read[*at]]);
+        (self.given.iter().map(field).collect(), Arc::clone(&self.schema))
     }
 
     /// The bytes of a message.
@@ -169,7 +186,7 @@ impl Table for Ipc {
             None => (batch, Places::From(row)),
             Some(filter) => {
                 let mask = filter
-                    .mask(&batch)
+                    .mask(&batch, self.lenient)
                     .map_err(|why| SourceError::new(Fault::Unsupported, &*name, why))?;
                 let mask: Vec<bool> = mask.into_iter().map(|holds| holds == Some(true)).collect();
                 let places = (row..)

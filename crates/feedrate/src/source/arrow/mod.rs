@@ -3,12 +3,13 @@
 mod filter;
 mod ipc;
 mod table;
+mod unite;
 mod values;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use arrow_schema::{ArrowError, Schema};
+use arrow_schema::{ArrowError, FieldRef, Schema, SchemaRef};
 
 #[cfg(feature = "parquet")]
 pub(super) use self::filter::Range;
@@ -17,6 +18,7 @@ use self::ipc::Ipc;
 #[cfg(feature = "parquet")]
 pub(super) use self::table::{Chunk, Places, Table};
 pub(super) use self::table::{TableReader, guard};
+pub(super) use self::unite::{United, present};
 #[cfg(feature = "parquet")]
 pub(super) use self::values::cell;
 pub(super) use self::values::readable;
@@ -51,6 +53,8 @@ pub struct ArrowIpc {
     columns: Option<Vec<String>>,
     filter: Option<Arc<Filter>>,
     limit: u64,
+    /// Looked up once, where it is wanted.
+    united: Option<OnceLock<Arc<United>>>,
 }
 
 impl ArrowIpc {
@@ -61,6 +65,7 @@ impl ArrowIpc {
             columns: None,
             filter: None,
             limit: 2 << 30,
+            united: None,
         }
     }
 
@@ -85,11 +90,19 @@ impl ArrowIpc {
         self
     }
 
+    /// Whether all rows have the columns of all files, see [`Parquet::unify`](super::Parquet::unify).
+    #[must_use]
+    pub fn unify(mut self, unify: bool) -> Self {
+        self.united = unify.then(OnceLock::new);
+        self
+    }
+
     fn table(&self, part: usize) -> Result<(Ipc, Arc<str>), SourceError> {
         let (path, name) = self.shards.path(part)?;
         let window = Window::open(path, Arc::clone(&name))?;
         let table = guard(&name, || {
-            Ipc::open(window, self.columns.as_deref(), self.filter.clone(), self.limit)
+            let (columns, filter) = (self.columns.as_deref(), self.filter.clone());
+            Ipc::open(window, columns, filter, self.limit, self.united.is_some())
         })?;
         Ok((table, name))
     }
@@ -102,8 +115,9 @@ impl Source for ArrowIpc {
 
     fn describe(&self) -> String {
         let filter = self.filter.as_ref().map_or_else(String::new, ToString::to_string);
+        let unify = if self.united.is_some() { ", unified" } else { "" };
         format!(
-            "{} (columns {:?}, filter {filter:?})",
+            "{} (columns {:?}, filter {filter:?}{unify})",
             self.shards.describe(),
             self.columns
         )
@@ -115,7 +129,14 @@ impl Source for ArrowIpc {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
-        Ok(Box::new(TableReader::new(table, name, from)?))
+        let reader = TableReader::new(table, name, from)?;
+        let Some(united) = &self.united else {
+            return Ok(Box::new(reader));
+        };
+        let fields = |part| self.table(part).map(|(table, name)| (table.fields(), name));
+        let (columns, filter) = (self.columns.as_deref(), self.filter.as_deref());
+        let united = unite(united, self.shards.parts().len(), columns, filter, fields)?;
+        Ok(united.reader(reader))
     }
 
     fn indexed(&self) -> bool {
@@ -128,6 +149,35 @@ impl Source for ArrowIpc {
             TableReader::new(table, name, None)?.skip(u64::MAX)
         })
     }
+}
+
+/// The columns that are given of a part, and all that there are.
+pub(super) type Fields = (Vec<FieldRef>, SchemaRef);
+
+/// The columns of all parts, which are opened for it the first time.
+pub(super) fn unite(
+    known: &OnceLock<Arc<United>>,
+    parts: usize,
+    wanted: Option<&[String]>,
+    filter: Option<&Filter>,
+    fields: impl Fn(usize) -> Result<(Fields, Arc<str>), SourceError>,
+) -> Result<Arc<United>, SourceError> {
+    if let Some(united) = known.get() {
+        return Ok(Arc::clone(united));
+    }
+    let mut united = United::default();
+    let mut asked = filter.map(Filter::columns).unwrap_or_default();
+    for part in 0..parts {
+        let ((given, all), name) = fields(part)?;
+        united.add(&name, &given)?;
+        asked.retain(|column| all.column_with_name(column).is_none());
+    }
+    if let Some(column) = asked.first() {
+        let message = format!("there is no column {column:?} to filter by in any of {parts} files");
+        return Err(SourceError::new(Fault::Absent, "all files", message));
+    }
+    let united = Arc::new(united.in_order(wanted, parts)?);
+    Ok(Arc::clone(known.get_or_init(|| united)))
 }
 
 /// What Arrow said of a file.

@@ -20,15 +20,16 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use index::{Index, Stamp};
+pub use super::index::IndexAt;
 use members::Members;
 pub use name::{Names, Split, name_bytes};
 use notes::Counters;
 pub use notes::Notes;
-pub use options::{Duplicates, EndMark, Grouping, IndexAt, Missing};
+pub use options::{Duplicates, EndMark, Grouping, Missing};
 use options::{Field, Options};
 use reader::TarReader;
 
+use super::index::{Index, find_or_make};
 use super::shards::{Shards, no_part};
 use super::stream::Stream;
 use super::{Fault, Mark, Part, Reader, Source, SourceError};
@@ -217,26 +218,16 @@ impl Tar {
             return Ok(Arc::clone(index));
         }
         let blob = self.shards.blob(part)?;
-        let path = self.index_at.as_ref().and_then(|at| index::path(at, &blob));
-        let stamp = Stamp::of(&blob, &self.options.layout());
-        let stored = path
-            .as_deref()
-            .zip(stamp)
-            .and_then(|(path, stamp)| index::load(path, stamp));
-        let index = if let Some(index) = stored {
-            index
-        } else {
-            let mut reader = self.reader(blob, None)?;
-            let index = if self.options.grouping == Grouping::Scattered {
-                Index::scattered(&mut reader)?
+        let make = || {
+            let mut reader = self.reader(blob.clone(), None)?;
+            if self.options.grouping == Grouping::Scattered {
+                index::scattered(&mut reader)
             } else {
-                Index::consecutive(&mut reader)?
-            };
-            if let Some((path, stamp)) = path.zip(stamp) {
-                index::store(&path, stamp, &index);
+                index::consecutive(&mut reader)
             }
-            index
         };
+        let at = self.index_at.clone().unwrap_or_default();
+        let index = find_or_make(&at, &blob, &self.options.layout(), make)?;
         Ok(Arc::clone(slot.get_or_init(|| Arc::new(index))))
     }
 

@@ -1,7 +1,5 @@
 //! What can be chosen when archives are read.
 
-use std::path::PathBuf;
-
 use super::{Names, Split};
 
 /// Which members make one sample.
@@ -57,19 +55,6 @@ pub enum EndMark {
     Required,
     /// An archive that ends behind a member is right.
     Optional,
-}
-
-/// Where indexes are kept.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum IndexAt {
-    /// In memory: 8 bytes a sample (8 more for each member, if scattered), made again by each process.
-    #[default]
-    Memory,
-    /// Also beside each shard, as `<shard>.feedrate-index`. Where that cannot be written, in memory only.
-    Beside,
-    /// Also in this folder, which is made when it is missing, under names that are made of the shard's whole path.
-    Folder(PathBuf),
 }
 
 /// A field that is asked for.

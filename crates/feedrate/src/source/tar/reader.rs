@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use super::index::Index;
 use super::members::{End, Members};
 use super::name::{is_hidden, split, text, trimmed};
 use super::notes::Counters;
 use super::options::{Duplicates, EndMark, Grouping, Missing, Options};
 use crate::batch::Value;
 use crate::source::compress::Codec;
+use crate::source::index::Index;
 use crate::source::{Fault, Mark, Reader, Record, SourceError};
 use crate::store::Blob;
 

@@ -13,6 +13,7 @@ use super::paths::Paths;
 use super::window::{Input, Stream, Window};
 use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::batch::Value;
+use crate::store::Blob;
 
 /// Length, and its checksum.
 const HEADER: usize = 12;
@@ -178,6 +179,11 @@ impl Source for TfRecords {
         Ok(Box::new(reader))
     }
 
+    fn stored(&self, part: usize) -> Result<Option<(Blob, String)>, SourceError> {
+        let (path, _) = self.shards.path(part)?;
+        Ok(Some((Blob::file(path), "tfrecord".to_owned())))
+    }
+
     fn index(&self) -> Result<Arc<[u64]>, SourceError> {
         self.shards.index(|part| self.reader(part)?.skip(u64::MAX))
     }
@@ -204,6 +210,7 @@ impl TfRecords {
         };
         Ok(TfReader {
             input,
+            codec,
             name,
             mark: Mark::default(),
             content: self.content,
@@ -231,6 +238,7 @@ fn masked(bytes: &[u8]) -> u32 {
 
 struct TfReader {
     input: Input,
+    codec: Option<Codec>,
     name: Arc<str>,
     mark: Mark,
     content: TfContent,
@@ -380,6 +388,18 @@ impl Reader for TfReader {
             }
         }
         Ok(count)
+    }
+
+    fn go_to(&mut self, mark: Mark) -> Result<bool, SourceError> {
+        if self.failed.is_some() || self.packed().is_some() {
+            return Ok(false);
+        }
+        self.mark = mark;
+        Ok(true)
+    }
+
+    fn packed(&self) -> Option<&'static str> {
+        self.codec.map(Codec::name)
     }
 }
 

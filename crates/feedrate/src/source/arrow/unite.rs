@@ -1,0 +1,363 @@
+//! One schema for files that have several.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, FieldRef};
+
+use crate::batch::{DType, Heap, Tensor, TensorError, Value};
+use crate::source::{Columns, Fault, Mark, Reader, Record, SourceError};
+
+/// What values of a type are, as far as files may differ in it.
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    /// Nothing but nulls.
+    Null,
+    Int(DType),
+    Float(DType),
+    Text,
+    Bytes,
+    /// Equal or not.
+    Other(DataType),
+}
+
+impl Kind {
+    fn of(data: &DataType) -> Self {
+        match data {
+            DataType::Null => Self::Null,
+            DataType::Int8 => Self::Int(DType::I8),
+            DataType::Int16 => Self::Int(DType::I16),
+            DataType::Int32 => Self::Int(DType::I32),
+            DataType::Int64 => Self::Int(DType::I64),
+            DataType::UInt8 => Self::Int(DType::U8),
+            DataType::UInt16 => Self::Int(DType::U16),
+            DataType::UInt32 => Self::Int(DType::U32),
+            DataType::UInt64 => Self::Int(DType::U64),
+            DataType::Float16 => Self::Float(DType::F16),
+            DataType::Float32 => Self::Float(DType::F32),
+            DataType::Float64 => Self::Float(DType::F64),
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Text,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Self::Bytes,
+            DataType::Dictionary(_, values) => Self::of(values),
+            DataType::RunEndEncoded(_, values) => Self::of(values.data_type()),
+            other => Self::Other(other.clone()),
+        }
+    }
+
+    /// What holds the values of both. Integers of two widths become `int64`, floats of two `float64`, and so do integers with floats.
+    fn with(&self, other: &Self) -> Option<Self> {
+        Some(match (self, other) {
+            (a, b) if a == b => a.clone(),
+            (Self::Null, kind) | (kind, Self::Null) => kind.clone(),
+            (Self::Int(a), Self::Int(b)) => match (unsigned(*a), unsigned(*b)) {
+                (true, true) => Self::Int(DType::U64),
+                _ if *a == DType::U64 || *b == DType::U64 => return None,
+                _ => Self::Int(DType::I64),
+            },
+            (Self::Int(_) | Self::Float(_), Self::Int(_) | Self::Float(_)) => Self::Float(DType::F64),
+            (Self::Other(a), Self::Other(b)) if a.equals_datatype(b) => self.clone(),
+            _ => return None,
+        })
+    }
+}
+
+fn unsigned(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+}
+
+/// A column of all files.
+#[derive(Debug)]
+struct Column {
+    name: String,
+    kind: Kind,
+    /// Where it got this kind, and what it is called there.
+    file: Arc<str>,
+    data: DataType,
+}
+
+/// The columns of all files, in the order in which they are met first.
+#[derive(Debug, Default)]
+pub(in crate::source) struct United {
+    columns: Vec<Column>,
+}
+
+impl United {
+    /// Takes in the columns of a file.
+    pub(in crate::source) fn add(&mut self, file: &Arc<str>, fields: &[FieldRef]) -> Result<(), SourceError> {
+        for field in fields {
+            let kind = Kind::of(field.data_type());
+            let new = |kind| Column {
+                name: field.name().clone(),
+                kind,
+                file: Arc::clone(file),
+                data: field.data_type().clone(),
+            };
+            let Some(known) = self.columns.iter_mut().find(|column| column.name == *field.name()) else {
+                self.columns.push(new(kind));
+                continue;
+            };
+            match known.kind.with(&kind) {
+                Some(both) if both == known.kind => {}
+                Some(both) => *known = new(both),
+                None => {
+                    let message = format!(
+                        "it is {} there, and {} in {}: convert one of the files, leave the column out (columns=[...]), or read the \
+                         files as they are (unify=False)",
+                        field.data_type(),
+                        known.data,
+                        known.file
+                    );
+                    let error = SourceError::new(Fault::Unsupported, &**file, message);
+                    return Err(error.of(format!("column {}", field.name())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// With the columns that are wanted in the order in which they are wanted; a name with dots stands for its first part.
+    pub(in crate::source) fn in_order(mut self, wanted: Option<&[String]>, files: usize) -> Result<Self, SourceError> {
+        let Some(wanted) = wanted else { return Ok(self) };
+        let mut columns = Vec::new();
+        for name in wanted {
+            let root = name.split_once('.').map_or(name.as_str(), |(root, _)| root);
+            let known = |column: &Column| column.name == *name || column.name == root;
+            if let Some(at) = self.columns.iter().position(known) {
+                columns.push(self.columns.remove(at));
+            } else if !columns.iter().any(known) {
+                let message = format!("there is no column {name:?} in any of {files} files");
+                return Err(SourceError::new(Fault::Absent, "all files", message));
+            }
+        }
+        self.columns = columns;
+        Ok(self)
+    }
+
+    /// Records of a file with these columns, as those of all files are.
+    pub(in crate::source) fn reader(self: &Arc<Self>, inner: impl Reader + 'static) -> Box<dyn Reader> {
+        Box::new(Conformed {
+            inner,
+            united: Arc::clone(self),
+        })
+    }
+
+    /// Fields in the order of all files, `missing` where a file has no such column.
+    fn conform(
+        &self,
+        mut fields: Vec<(String, Value)>,
+        missing: impl Fn() -> Value,
+        convert: impl Fn(Value, &Kind) -> Result<Value, TensorError>,
+    ) -> Result<Vec<(String, Value)>, TensorError> {
+        let mut made = Vec::with_capacity(self.columns.len());
+        for column in &self.columns {
+            let found = fields.iter_mut().find(|(name, _)| *name == column.name);
+            let value = match found {
+                Some((_, value)) => convert(std::mem::replace(value, Value::None), &column.kind)?,
+                None => missing(),
+            };
+            made.push((column.name.clone(), value));
+        }
+        Ok(made)
+    }
+}
+
+/// Only those that a file has.
+pub(in crate::source) fn present(fields: &[FieldRef], wanted: &[String]) -> Vec<String> {
+    let known = |name: &str| fields.iter().any(|field| field.name() == name);
+    let has = |name: &&String| known(name) || name.split_once('.').is_some_and(|(root, _)| known(root));
+    wanted.iter().filter(has).cloned().collect()
+}
+
+/// A reader whose records get the columns of all files.
+struct Conformed<R> {
+    inner: R,
+    united: Arc<United>,
+}
+
+impl<R: Reader> Reader for Conformed<R> {
+    fn next(&mut self) -> Result<Option<Record>, SourceError> {
+        let Some(mut record) = self.inner.next()? else {
+            return Ok(None);
+        };
+        if let Value::Map(fields) = record.value {
+            let fields = self
+                .united
+                .conform(fields, || Value::None, |value, kind| Ok(cell(value, kind)));
+            record.value = Value::Map(fields.map_err(|error| wrong(&error))?);
+        }
+        Ok(Some(record))
+    }
+
+    fn mark(&self) -> Mark {
+        self.inner.mark()
+    }
+
+    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
+        self.inner.skip(count)
+    }
+
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        self.inner.seek(number)
+    }
+
+    fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
+        let united = Arc::clone(&self.united);
+        let found = self.inner.columns(rows)?;
+        Some(found.and_then(|columns| {
+            let Columns { rows, fields, first } = columns;
+            if rows == 0 {
+                return Ok(Columns { rows, fields, first });
+            }
+            let missing = || Value::List(vec![Value::None; rows]);
+            let fields = united.conform(fields, missing, column).map_err(|error| wrong(&error))?;
+            Ok(Columns { rows, fields, first })
+        }))
+    }
+}
+
+fn wrong(error: &TensorError) -> SourceError {
+    SourceError::new(Fault::Unsupported, "a column", error.to_string())
+}
+
+/// A value of a row.
+#[expect(clippy::cast_precision_loss, reason = "other files have floats there")]
+fn cell(value: Value, kind: &Kind) -> Value {
+    match (value, kind) {
+        (Value::Int(number), Kind::Float(_)) => Value::Float(number as f64),
+        (value, _) => value,
+    }
+}
+
+/// A column of some rows.
+fn column(value: Value, kind: &Kind) -> Result<Value, TensorError> {
+    let (Kind::Int(wanted) | Kind::Float(wanted)) = kind else {
+        return Ok(value);
+    };
+    match value {
+        Value::Tensor(tensor) if tensor.dtype() != *wanted => widened(&tensor, *wanted).map(Value::Tensor),
+        Value::List(items) => Ok(Value::List(items.into_iter().map(|item| cell(item, kind)).collect())),
+        value => Ok(value),
+    }
+}
+
+/// Numbers in a type that holds more of them: `int64`, `uint64` or `float64`.
+#[expect(
+    clippy::cast_lossless,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "one of the kinds that `Kind::with` gives for this one"
+)]
+fn widened(tensor: &Tensor, wanted: DType) -> Result<Tensor, TensorError> {
+    let tensor = tensor.contiguous(&Heap)?;
+    let shape = tensor.shape();
+    macro_rules! to {
+        ($($dtype:path => $from:ty),*) => {
+            match (tensor.dtype(), wanted) {
+                $(
+                    ($dtype, DType::F64) => Tensor::from_vec(tensor.as_slice::<$from>()?.iter().map(|x| *x as f64).collect(), shape),
+                    ($dtype, DType::U64) => Tensor::from_vec(tensor.as_slice::<$from>()?.iter().map(|x| *x as u64).collect(), shape),
+                    ($dtype, DType::I64) => Tensor::from_vec(tensor.as_slice::<$from>()?.iter().map(|x| *x as i64).collect(), shape),
+                )*
+                (DType::F16, DType::F64) => {
+                    let bits = tensor.as_bytes()?.as_chunks::<2>().0;
+                    Tensor::from_vec(bits.iter().map(|two| half(u16::from_ne_bytes(*two))).collect(), shape)
+                }
+                (found, wanted) => Err(TensorError::Type { wanted, found }),
+            }
+        };
+    }
+    to!(
+        DType::I8 => i8, DType::I16 => i16, DType::I32 => i32, DType::I64 => i64, DType::U8 => u8, DType::U16 => u16,
+        DType::U32 => u32, DType::U64 => u64, DType::F32 => f32
+    )
+}
+
+/// A half-precision float (IEEE 754).
+fn half(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction * (-24_f64).exp2(),
+        0x1f if fraction == 0.0 => f64::INFINITY,
+        0x1f => f64::NAN,
+        _ => (1024.0 + fraction) * f64::from(exponent - 25).exp2(),
+    };
+    if bits >> 15 == 1 { -size } else { size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::Field;
+
+    fn fields(list: &[(&str, DataType)]) -> Vec<FieldRef> {
+        list.iter()
+            .map(|(name, data)| Arc::new(Field::new(*name, data.clone(), true)))
+            .collect()
+    }
+
+    #[test]
+    fn kinds_join_as_said() {
+        let (int, long) = (Kind::Int(DType::I32), Kind::Int(DType::I64));
+        let (byte, huge) = (Kind::Int(DType::U8), Kind::Int(DType::U64));
+        let double = Kind::Float(DType::F64);
+        assert_eq!(int.with(&int), Some(int.clone()));
+        assert_eq!(int.with(&long), Some(long.clone()));
+        assert_eq!(int.with(&byte), Some(long));
+        assert_eq!(byte.with(&huge), Some(huge.clone()));
+        assert_eq!(huge.with(&int), None);
+        assert_eq!(huge.with(&Kind::Float(DType::F32)), Some(double.clone()));
+        assert_eq!(Kind::Float(DType::F16).with(&Kind::Float(DType::F32)), Some(double));
+        assert_eq!(Kind::Null.with(&Kind::Text), Some(Kind::Text));
+        assert_eq!(Kind::Text.with(&int), None);
+        assert_eq!(Kind::Text.with(&Kind::Bytes), None);
+        let words = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::LargeUtf8));
+        assert_eq!(Kind::of(&words), Kind::Text);
+    }
+
+    #[test]
+    fn conflicts_name_both_files() {
+        let mut united = United::default();
+        united.add(&"a".into(), &fields(&[("x", DataType::Null)])).unwrap();
+        united
+            .add(&"b".into(), &fields(&[("y", DataType::Int8), ("x", DataType::Utf8)]))
+            .unwrap();
+        let error = united.add(&"c".into(), &fields(&[("x", DataType::Int64)])).unwrap_err();
+        let text = error.to_string();
+        for word in ["c", "column x", "Int64", "Utf8 in b"] {
+            assert!(text.contains(word), "{text}");
+        }
+        assert!(
+            united
+                .in_order(Some(&["z".to_owned()]), 2)
+                .unwrap_err()
+                .to_string()
+                .contains("\"z\"")
+        );
+    }
+
+    #[test]
+    fn halves_are_exact() {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x0001, 5.960_464_477_539_063e-8),
+            (0x8000, -0.0),
+        ] {
+            assert_eq!(half(bits).to_bits(), f64::to_bits(value), "{bits:x}");
+        }
+        assert!(half(0x7e00).is_nan() && half(0xfc00) == f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn tensors_are_widened() {
+        let bytes = Tensor::from_vec(vec![-1_i8, 7], &[2]).unwrap();
+        assert_eq!(widened(&bytes, DType::I64).unwrap().as_slice::<i64>().unwrap(), [-1, 7]);
+        assert_eq!(
+            widened(&bytes, DType::F64).unwrap().as_slice::<f64>().unwrap(),
+            [-1.0, 7.0]
+        );
+        assert!(widened(&bytes, DType::F32).is_err());
+    }
+}
