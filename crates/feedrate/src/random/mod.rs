@@ -5,6 +5,7 @@
 //! a random augmentation does not depend on which worker does it, or how often. [`Permutation`] is a shuffle of any size that
 //! is computed place by place.
 
+mod ahead;
 mod keyed;
 pub mod libstdcxx;
 mod mt19937;

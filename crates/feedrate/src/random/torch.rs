@@ -1,7 +1,6 @@
 //! Permutations and weighted draws as torch makes them on the CPU.
 
-use std::hint::black_box;
-
+use super::ahead::ahead;
 use super::{Mt19937, topk};
 use crate::error::Error;
 
@@ -11,7 +10,7 @@ const LARGE: u64 = u32::MAX as u64 / 20;
 /// Most weights that torch takes.
 const CATEGORIES: usize = 1 << 24;
 
-/// Draws made at a time. Their places in memory are touched first, all at once, since each is a cache miss of its own.
+/// Draws made at a time. Their places in memory are asked for first, all at once, since each is a cache miss of its own.
 const BLOCK: usize = 128;
 
 /// Elements between two questions whether to go on.
@@ -177,7 +176,7 @@ fn permute_small<T: Place>(
         generator.fill(draws);
         for (i, draw) in (at..).zip(draws.iter_mut()) {
             *draw %= index(n - i);
-            black_box(items[i + *draw as usize]);
+            ahead(items, i + *draw as usize);
         }
         for (i, draw) in (at..).zip(draws.iter()) {
             items.swap(i, i + *draw as usize);
@@ -201,7 +200,7 @@ fn permute_large<T: Place>(generator: &mut Mt19937, items: &mut [T], go_on: &mut
         let draws = &mut draws[..block];
         for (i, draw) in (at..).zip(draws.iter_mut()) {
             *draw = usize::try_from(generator.u64() % (i as u64 + 1)).unwrap_or(i);
-            black_box(items[*draw]);
+            ahead(items, *draw);
         }
         for (i, draw) in (at..).zip(draws.iter()) {
             items[i] = items[*draw];
