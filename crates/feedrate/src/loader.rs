@@ -1,6 +1,7 @@
 //! The front door.
 
 mod builder;
+mod lanes;
 mod plan;
 mod resume;
 mod source;
@@ -9,23 +10,26 @@ mod stream;
 
 use std::fmt;
 use std::iter::FusedIterator;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use builder::Builder;
+pub use lanes::LaneSource;
 pub use source::{MapSource, Samples, StreamSource};
 #[cfg(feature = "stream")]
 pub use stream::BatchStream;
 
 use crate::dataset::{Dataset, IterableDataset};
-use crate::deliver::{Delivery, Failure, Lost, Options};
+use crate::deliver::{Delivered, Delivery, Failure, Lost, Options};
 use crate::error::{Error, WorkerDeath};
 use crate::plan::Task;
 use crate::state::State as Saved;
 use crate::stats::Counters;
 use crate::work::{BatchJob, Pool};
+use lanes::Seen;
 use plan::{EpochPlan, Jobs, Progress};
 use resume::Start;
+use source::Tail;
 
 /// Any pool of a loader.
 type AnyPool<B> = Box<dyn Pool<Job = BatchJob, Output = Result<B, Error>, Error = Error> + Send>;
@@ -50,6 +54,7 @@ pub struct DataLoader<B> {
     current: Option<(Start, Arc<Mutex<Progress>>)>,
     ended: bool,
     len: Option<usize>,
+    tail: Option<Tail<B>>,
 }
 
 enum State<B> {
@@ -66,6 +71,12 @@ struct Parts<B> {
     timeout: Option<Duration>,
     seed: u64,
     start: Start,
+    tail: Option<Tail<B>>,
+}
+
+/// User code never runs under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DataLoader<()> {
@@ -89,10 +100,11 @@ impl<B: Send + 'static> DataLoader<B> {
             timeout,
             seed,
             start,
+            tail,
         } = parts;
         let len = match &jobs {
             Jobs::Indices(indices) => indices.order().len(),
-            Jobs::Stream(_) => None,
+            Jobs::Stream(_) | Jobs::Lanes(_) => None,
         };
         Self {
             pool: State::Planned(Some(pool)),
@@ -104,6 +116,7 @@ impl<B: Send + 'static> DataLoader<B> {
             current: None,
             ended: false,
             len,
+            tail,
         }
     }
 
@@ -129,8 +142,9 @@ impl<B: Send + 'static> DataLoader<B> {
         let State::Running(delivery) = &mut self.pool else {
             return Err(Error::bug("a loader has no pool"));
         };
-        let start = self.next;
-        let progress = Arc::new(Mutex::new(Progress::at(start.mark)));
+        let start = self.next.clone();
+        let progress = Progress::at(&self.jobs, start.mark, start.lanes.as_deref());
+        let progress = Arc::new(Mutex::new(progress));
         let plan = EpochPlan::new(
             self.jobs.clone(),
             start.epoch,
@@ -142,7 +156,7 @@ impl<B: Send + 'static> DataLoader<B> {
             epoch: start.epoch + 1,
             ..Start::default()
         };
-        self.current = Some((start, Arc::clone(&progress)));
+        self.current = Some((start.clone(), Arc::clone(&progress)));
         self.ended = false;
         delivery
             .begin_from(plan, start.mark.batches)
@@ -159,6 +173,7 @@ impl<B: Send + 'static> DataLoader<B> {
             progress,
             failed: false,
             ended: &mut self.ended,
+            tail: self.tail.as_ref(),
         })
     }
 
@@ -186,11 +201,12 @@ impl<B: Send + 'static> DataLoader<B> {
         match &self.current {
             // An epoch that was chosen since then comes next, and the one before is over.
             Some((start, progress)) if self.next.epoch == start.epoch + 1 => {
-                resume::state(&self.jobs, in_order, self.seed, *start, progress, self.ended)
+                resume::state(&self.jobs, in_order, self.seed, start, progress, self.ended)
             }
             _ => {
-                let progress = Arc::new(Mutex::new(Progress::at(self.next.mark)));
-                resume::state(&self.jobs, in_order, self.seed, self.next, &progress, false)
+                let progress = Progress::at(&self.jobs, self.next.mark, self.next.lanes.as_deref());
+                let progress = Mutex::new(progress);
+                resume::state(&self.jobs, in_order, self.seed, &self.next, &progress, false)
             }
         }
     }
@@ -260,6 +276,7 @@ pub struct Epoch<'a, B> {
     /// No batch can come any more, though the epoch is not at its end.
     failed: bool,
     ended: &'a mut bool,
+    tail: Option<&'a Tail<B>>,
 }
 
 impl<B> Epoch<'_, B> {
@@ -274,7 +291,7 @@ impl<B> Epoch<'_, B> {
             self.jobs,
             self.in_order,
             self.seed,
-            self.start,
+            &self.start,
             &self.progress,
             *self.ended,
         )
@@ -287,10 +304,41 @@ impl<B> Epoch<'_, B> {
     /// The batch at this position needs not be planned again.
     fn settle(&mut self, position: u64) {
         self.left = self.left.map(|left| left.saturating_sub(1));
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.deliver(position);
+        lock(&self.progress).deliver(position);
+    }
+
+    /// What the delivery gives next: turns of lanes without a batch are passed over, and what is left over of lanes comes last.
+    fn deliver(&mut self, timeout: Option<Duration>) -> Found<B> {
+        loop {
+            let found = self.delivery.next(timeout);
+            let mut progress = lock(&self.progress);
+            let Some(lanes) = &mut progress.lanes else {
+                return found;
+            };
+            match &found {
+                Some(Ok(delivered)) => {
+                    if matches!(lanes.seen(delivered.position), Seen::Output) {
+                        return found;
+                    }
+                }
+                Some(Err(_)) => return found,
+                None => {
+                    let samples = lanes.last()?;
+                    drop(progress);
+                    let (tail, position) = (self.tail?, self.delivery.last().map_or(0, |(at, _)| at + 1));
+                    return Some(Ok(Delivered {
+                        position,
+                        worker: 0,
+                        output: tail(samples, self.start.epoch, position),
+                    }));
+                }
+            }
+        }
     }
 }
+
+/// What a delivery gives.
+type Found<B> = Option<Result<Delivered<Result<B, Error>>, Failure<BatchJob, Error, Error>>>;
 
 /// What [`Epoch::try_next`] finds.
 #[derive(Debug)]
@@ -331,7 +379,7 @@ impl<B> Epoch<'_, B> {
         if self.over() {
             return Asked::End;
         }
-        let result = match self.delivery.next(timeout) {
+        let result = match self.deliver(timeout) {
             None => {
                 *self.ended = true;
                 return Asked::End;

@@ -127,6 +127,7 @@ pub fn plan(
             first,
             indices,
             count,
+            turn: None,
         };
         first += count as u64;
         Ok(job)
@@ -383,8 +384,8 @@ where
                 let job = move || BatchJob {
                     epoch,
                     first: 0,
-                    indices: Vec::new(),
                     count: 2,
+                    ..BatchJob::default()
                 };
                 let jobs: Plan = Box::new(std::iter::repeat_with(move || Ok(job())));
                 delivery.begin(jobs).expect("an epoch begins");

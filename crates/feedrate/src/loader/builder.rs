@@ -27,7 +27,7 @@ const IDLE_BYTES: usize = 64 << 20;
 /// `S` is what samples come from, `B` what a batch is: a `Vec` of samples unless [`collate`](Builder::collate) makes something else
 /// of them.
 pub struct Builder<S: Samples, B> {
-    source: S,
+    pub(super) source: S,
     collate: Collate<S::Item, B>,
     cut: Cut,
     unbatched: bool,
@@ -235,7 +235,10 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             None => self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
         };
         let allocator = self.allocator.unwrap_or_else(|| Arc::new(LocalArena::new(IDLE_BYTES)));
-        let work = self.source.work(self.collate, allocator, seed, self.cut.drop_last);
+        let tail = self
+            .source
+            .tail(Arc::clone(&self.collate), Arc::clone(&allocator), seed);
+        let work = self.source.work(self.collate, allocator, seed, &self.cut)?;
         let jobs = self.source.jobs(&self.cut, seed)?;
         let start = resume.map(|resume| resume.apply(&jobs, self.in_order)).transpose()?;
         let (in_flight, drop_last) = (self.in_flight, self.cut.drop_last);
@@ -253,6 +256,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             timeout: self.timeout,
             seed,
             start: start.unwrap_or_default(),
+            tail,
         }))
     }
 
@@ -276,12 +280,18 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
                  or leave them out",
             ));
         }
-        if S::STREAM && self.in_flight > 1 {
+        if S::SERIAL && self.in_flight > 1 {
             return Err(Error::config(format!(
                 "items_in_flight is {}, but a stream is drawn one sample at a time: leave it out, and use more workers",
                 self.in_flight
             )));
         }
+        if S::SERIAL && !S::STREAM && matches!(self.place, Place::Processes(..)) {
+            return Err(Error::config(
+                "a pipeline is read by threads of this process: call threads(n) or inline() instead of processes",
+            ));
+        }
+        self.source.refuses(inline)?;
         if self.unbatched && (self.cut.drop_last || self.cut.batch_size.is_some_and(|n| n != 1)) {
             return Err(Error::config(
                 "unbatched() gives single samples: leave batch_size and drop_last out",
@@ -306,8 +316,14 @@ impl<S: Samples, B: crate::batch::Transfer> Builder<S, B> {
     }
 
     /// What a worker process does.
-    pub(crate) fn into_work(self, allocator: Arc<dyn Allocator>, seed: u64, drop_last: bool) -> S::Work<B> {
-        self.source.work(self.collate, allocator, seed, drop_last)
+    pub(crate) fn into_work(
+        self,
+        allocator: Arc<dyn Allocator>,
+        seed: u64,
+        drop_last: bool,
+    ) -> Result<S::Work<B>, Error> {
+        let cut = Cut { drop_last, ..self.cut };
+        self.source.work(self.collate, allocator, seed, &cut)
     }
 }
 

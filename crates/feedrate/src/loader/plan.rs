@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::lanes::{LaneJobs, LanePlan, LaneProgress, Saved};
 use super::source::Cut;
 use crate::error::{BoxError, Error};
+use crate::plan::Plan;
 use crate::sampler::{Batches, Sampler};
 use crate::state::State;
 use crate::work::{BatchJob, catch};
@@ -16,6 +18,8 @@ pub(super) enum Jobs {
     Indices(Indices),
     /// So many samples of a worker's stream, again and again.
     Stream(usize),
+    /// Turns of a pipeline's lanes.
+    Lanes(LaneJobs),
 }
 
 /// The order of a loader, shared with the plan of the epoch that is under way.
@@ -163,12 +167,20 @@ pub(super) struct Progress {
     /// After each batch that is planned and not delivered, the first of which has position `delivered.batches`.
     planned: VecDeque<Mark>,
     delivered: Mark,
+    /// Of a pipeline.
+    pub(super) lanes: Option<LaneProgress>,
 }
 
 impl Progress {
-    pub(super) fn at(mark: Mark) -> Self {
+    /// At the start of what is left of an epoch.
+    pub(super) fn at(jobs: &Jobs, mark: Mark, saved: Option<&Saved>) -> Self {
+        let lanes = match jobs {
+            Jobs::Lanes(jobs) => Some(LaneProgress::new(jobs, saved.unwrap_or(&Saved::default()))),
+            _ => None,
+        };
         Self {
             delivered: mark,
+            lanes,
             ..Self::default()
         }
     }
@@ -201,12 +213,18 @@ pub(super) struct EpochPlan {
     trusted: bool,
     begun: bool,
     failed: bool,
+    lanes: Option<LanePlan>,
     progress: Arc<Mutex<Progress>>,
 }
 
 impl EpochPlan {
     pub(super) fn new(jobs: Jobs, epoch: u64, from: Mark, trusted: bool, progress: Arc<Mutex<Progress>>) -> Self {
+        let lanes = match (&jobs, &super::lock(&progress).lanes) {
+            (Jobs::Lanes(jobs), Some(progress)) => Some(LanePlan::new(jobs, progress)),
+            _ => None,
+        };
         Self {
+            lanes,
             jobs,
             epoch,
             planned: from,
@@ -218,7 +236,7 @@ impl EpochPlan {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        super::lock(&self.progress)
     }
 
     /// Begins the epoch, and passes over what was delivered before.
@@ -240,18 +258,24 @@ impl EpochPlan {
     }
 }
 
-impl Iterator for EpochPlan {
-    type Item = Result<BatchJob, Error>;
+impl Plan for EpochPlan {
+    type Job = BatchJob;
+    type Error = Error;
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn route(&self, job: &BatchJob) -> Option<u64> {
+        job.turn.as_ref().map(|turn| turn.row)
+    }
+
+    fn next_job(&mut self) -> Option<Result<BatchJob, Error>> {
         let epoch = self.epoch;
         let indices = match &self.jobs {
+            Jobs::Lanes(_) => return Some(Ok(self.lanes.as_mut()?.next(epoch, &self.progress)?)),
             Jobs::Stream(count) => {
                 return Some(Ok(BatchJob {
                     epoch,
                     first: self.planned.samples,
-                    indices: Vec::new(),
                     count: *count,
+                    ..BatchJob::default()
                 }));
             }
             Jobs::Indices(indices) => indices.clone(),
@@ -278,6 +302,7 @@ impl Iterator for EpochPlan {
                     first,
                     count: indices.len(),
                     indices,
+                    turn: None,
                 }))
             }
             Err((panic, source)) => Some(Err(match source.downcast::<Error>() {

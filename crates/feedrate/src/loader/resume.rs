@@ -1,7 +1,8 @@
 //! The state of a loader: written, read, and checked against the loader that is to take it up.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use super::lanes::{LaneProgress, Saved};
 use super::plan::{Indices, Jobs, Mark, Progress};
 use crate::error::Error;
 use crate::state::State;
@@ -10,12 +11,14 @@ use crate::state::State;
 const VERSION: u64 = 1;
 
 /// Where an epoch is to begin.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Start {
     pub(super) epoch: u64,
     pub(super) mark: Mark,
     /// Whether the sampler of the state had a state itself.
     pub(super) trusted: bool,
+    /// Of a pipeline.
+    pub(super) lanes: Option<Arc<Saved>>,
 }
 
 /// What [`Builder::resume`](super::Builder::resume) was given, as far as it can be read without a loader.
@@ -43,13 +46,25 @@ impl Resume {
 
     /// Takes the sampler to where it was before the epoch, and says where the loader is to go on in it.
     pub(super) fn apply(&self, jobs: &Jobs, in_order: bool) -> Result<Start, Error> {
-        let Jobs::Indices(indices) = jobs else {
-            return Err(streams());
-        };
         if !in_order {
             return Err(out_of_order());
         }
         let state = &self.state;
+        let indices = match jobs {
+            Jobs::Indices(indices) => indices,
+            Jobs::Lanes(jobs) => {
+                let lanes = match state.entry("lanes")? {
+                    State::Null => None,
+                    saved => Some(Arc::new(jobs.read(saved)?)),
+                };
+                return Ok(Start {
+                    epoch: state.number("epoch")?,
+                    lanes,
+                    ..Start::default()
+                });
+            }
+            Jobs::Stream(_) => return Err(streams()),
+        };
         state.must_be(
             "dataset",
             indices.samples,
@@ -88,6 +103,7 @@ impl Resume {
             epoch: state.number("epoch")?,
             mark,
             trusted,
+            lanes: None,
         })
     }
 }
@@ -97,17 +113,27 @@ pub(super) fn state(
     jobs: &Jobs,
     in_order: bool,
     seed: u64,
-    start: Start,
-    progress: &Arc<Mutex<Progress>>,
+    start: &Start,
+    progress: &Mutex<Progress>,
     ended: bool,
 ) -> Result<State, Error> {
-    let Jobs::Indices(indices) = jobs else {
-        return Err(streams());
-    };
     if !in_order {
         return Err(out_of_order());
     }
-    let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    let progress = super::lock(progress);
+    let indices = match jobs {
+        Jobs::Indices(indices) => indices,
+        Jobs::Lanes(_) => {
+            let lanes = progress.lanes.as_ref().filter(|_| !ended);
+            return Ok(State::map([
+                ("feedrate", VERSION.into()),
+                ("seed", seed.into()),
+                ("epoch", (start.epoch + u64::from(ended)).into()),
+                ("lanes", lanes.map_or(State::Null, LaneProgress::state)),
+            ]));
+        }
+        Jobs::Stream(_) => return Err(streams()),
+    };
     let (epoch, mark, sampler) = if ended {
         (start.epoch + 1, Mark::default(), None)
     } else {

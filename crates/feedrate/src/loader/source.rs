@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::plan::{Indices, Jobs};
-use crate::batch::Allocator;
+use crate::batch::{Allocator, Value};
 use crate::dataset::{Dataset, IterableDataset};
 use crate::error::Error;
 use crate::sampler::{Batches, Sampler, Sequential, Shuffled};
 use crate::work::{BatchJob, Collate, Draw, Fetch, Work};
 
-mod sealed {
+pub(super) mod sealed {
     #[expect(unnameable_types, reason = "that is what seals a trait")]
     pub trait Sealed {}
 }
@@ -22,23 +22,50 @@ pub trait Samples: sealed::Sealed + Send + 'static {
     /// What the workers do.
     type Work<B: Send + 'static>: Work<Job = BatchJob, Output = Result<B, Error>>;
 
-    /// Whether workers own streams.
+    /// Whether workers own streams, which nothing can repeat.
     #[doc(hidden)]
     const STREAM: bool;
 
+    /// Whether a worker does its tasks one sample after the other.
     #[doc(hidden)]
+    const SERIAL: bool = Self::STREAM;
+
+    /// Why these samples cannot be had inline, or by workers.
+    #[doc(hidden)]
+    fn refuses(&self, inline: bool) -> Result<(), Error> {
+        let _ = inline;
+        Ok(())
+    }
+
+    #[doc(hidden)]
+    #[expect(private_interfaces, reason = "the trait is sealed")]
     fn work<B: Send + 'static>(
         &self,
         collate: Collate<Self::Item, B>,
         allocator: Arc<dyn Allocator>,
         seed: u64,
-        drop_last: bool,
-    ) -> Self::Work<B>;
+        cut: &Cut,
+    ) -> Result<Self::Work<B>, Error>;
+
+    /// Makes the batches that no worker makes.
+    #[doc(hidden)]
+    fn tail<B: Send + 'static>(
+        &self,
+        collate: Collate<Self::Item, B>,
+        allocator: Arc<dyn Allocator>,
+        seed: u64,
+    ) -> Option<Tail<B>> {
+        let _ = (collate, allocator, seed);
+        None
+    }
 
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "the trait is sealed")]
     fn jobs(self, cut: &Cut, seed: u64) -> Result<Jobs, Error>;
 }
+
+/// Makes a batch of samples that are left over, of their epoch and position.
+pub(super) type Tail<B> = Box<dyn Fn(Vec<Value>, u64, u64) -> Result<B, Error> + Send + Sync>;
 
 /// How samples are cut into batches.
 #[derive(Debug, Clone, Copy)]
@@ -93,14 +120,15 @@ impl<D: Dataset> Samples for MapSource<D> {
 
     const STREAM: bool = false;
 
+    #[expect(private_interfaces, reason = "the trait is sealed")]
     fn work<B: Send + 'static>(
         &self,
         collate: Collate<D::Item, B>,
         allocator: Arc<dyn Allocator>,
         seed: u64,
-        _: bool,
-    ) -> Fetch<D, B> {
-        Fetch::new(Arc::clone(&self.dataset), collate, allocator, seed)
+        _: &Cut,
+    ) -> Result<Fetch<D, B>, Error> {
+        Ok(Fetch::new(Arc::clone(&self.dataset), collate, allocator, seed))
     }
 
     #[expect(private_interfaces, reason = "the trait is sealed")]
@@ -159,14 +187,16 @@ impl<D: IterableDataset> Samples for StreamSource<D> {
 
     const STREAM: bool = true;
 
+    #[expect(private_interfaces, reason = "the trait is sealed")]
     fn work<B: Send + 'static>(
         &self,
         collate: Collate<D::Item, B>,
         allocator: Arc<dyn Allocator>,
         seed: u64,
-        drop_last: bool,
-    ) -> Draw<D, B> {
-        Draw::new(Arc::clone(&self.dataset), collate, allocator, seed, drop_last)
+        cut: &Cut,
+    ) -> Result<Draw<D, B>, Error> {
+        let dataset = Arc::clone(&self.dataset);
+        Ok(Draw::new(dataset, collate, allocator, seed, cut.drop_last))
     }
 
     #[expect(private_interfaces, reason = "the trait is sealed")]

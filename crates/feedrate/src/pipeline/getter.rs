@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use super::Failure;
 use super::sample::Place;
 use super::spec::Pipeline;
 use super::stage::{Opening, Stage};
 use super::step::Step;
-use super::{Elements, Failure};
 use crate::batch::Value;
-use crate::dataset::{Context, Dataset, Items, IterableDataset};
+use crate::dataset::{Context, Dataset};
 use crate::error::BoxError;
 use crate::source::Mark;
 
@@ -158,30 +158,5 @@ impl fmt::Debug for Getter {
             .field("pipeline", &self.pipeline)
             .field("len", &Dataset::len(self))
             .finish_non_exhaustive()
-    }
-}
-
-/// Each worker reads a lane of its own, so that nothing comes twice. The order depends on how many workers there are, and the
-/// loader cannot go on where it was left: [`Pipeline::lane`] with its cursor can.
-///
-/// ```
-/// use feedrate::DataLoader;
-/// use feedrate::pipeline::Pipeline;
-///
-/// let even = Pipeline::items("numbers", (0..100_i64).map(Into::into))
-///     .keep("even", |value, _| Ok(matches!(value, feedrate::batch::Value::Int(x) if x % 2 == 0)));
-/// let mut loader = DataLoader::stream(even).batch_size(10).threads(2).build()?;
-/// let samples: usize = loader.iter()?.map(|batch| batch.map(|batch| batch.len())).sum::<Result<_, _>>()?;
-/// assert_eq!(samples, 50);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-impl IterableDataset for Pipeline {
-    type Item = Value;
-
-    fn iter(&self, cx: &Context) -> Result<Items<Value>, BoxError> {
-        let (lane, lanes) = (cx.worker.id as u64, cx.worker.workers as u64);
-        let opening = Opening::new(lane, lanes, 1, cx.seed, cx.epoch);
-        let elements = Elements::of(self.lane(&opening, None)?);
-        Ok(Box::new(elements.map(|element| element.map_err(Into::into))))
     }
 }

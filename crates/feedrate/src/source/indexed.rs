@@ -245,29 +245,28 @@ mod tests {
     proptest! {
         #[test]
         fn any_record_of_lines(kinds in proptest::collection::vec(0_u8..6, 0..30), jumps in proptest::collection::vec(any::<usize>(), 1..20)) {
-            let mut text = String::from(if kinds.len() % 2 == 0 { "\u{feff}" } else { "" });
-            for (at, kind) in kinds.iter().enumerate() {
-                match kind {
-                    0 => text += "\n  \n",
-                    1 => text += "not json\n",
-                    2 => text += &format!("{{\"a\": \"{}\"}}\r\n", "x".repeat(at * 100)),
-                    _ => text += &format!("{{\"a\": {at}}}\n"),
-                }
-            }
+            let line = |(at, kind): (usize, &u8)| match kind {
+                0 => "\n  \n".to_owned(),
+                1 => "not json\n".to_owned(),
+                2 => format!("{{\"a\": \"{}\"}}\r\n", "x".repeat(at * 100)),
+                _ => format!("{{\"a\": {at}}}\n"),
+            };
+            let mark = if kinds.len() % 2 == 0 { "\u{feff}" } else { "" };
+            let lines: String = kinds.iter().enumerate().map(line).collect();
+            let text = format!("{mark}{lines}");
             check(JsonLines::of([Blob::memory("t", text.into_bytes())]), &jumps);
         }
 
         #[test]
         fn any_record_of_csv(kinds in proptest::collection::vec(0_u8..5, 0..30), jumps in proptest::collection::vec(any::<usize>(), 1..20)) {
-            let mut text = String::from("a,b\n");
-            for (at, kind) in kinds.iter().enumerate() {
-                match kind {
-                    0 => text += "one\n",
-                    1 => text += &format!("\"{at}\n\n,\"\"\",2\n"),
-                    2 => text += &format!("{},\"{}\"\r\n", at, "y".repeat(at * 50)),
-                    _ => text += &format!("{at},x\n"),
-                }
-            }
+            let row = |(at, kind): (usize, &u8)| match kind {
+                0 => "one\n".to_owned(),
+                1 => format!("\"{at}\n\n,\"\"\",2\n"),
+                2 => format!("{at},\"{}\"\r\n", "y".repeat(at * 50)),
+                _ => format!("{at},x\n"),
+            };
+            let rows: String = kinds.iter().enumerate().map(row).collect();
+            let text = format!("a,b\n{rows}");
             check(Csv::of([Blob::memory("t", text.into_bytes())]), &jumps);
         }
     }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Work;
+use super::lanes::Turn;
 use crate::batch::Allocator;
 use crate::dataset::{Context, Dataset, Items, IterableDataset, WorkerInfo};
 use crate::error::{BoxError, Error, Panic};
@@ -22,19 +23,33 @@ pub struct BatchJob {
     pub indices: Vec<usize>,
     /// How many samples to draw from a stream.
     pub count: usize,
+    /// Units of a pipeline's lanes.
+    pub turn: Option<Arc<Turn>>,
 }
 
 /// Makes a batch of samples, in the worker.
 pub type Collate<T, B> = Arc<dyn Fn(Vec<T>, &Context) -> Result<B, BoxError> + Send + Sync>;
 
-/// What both works share.
-struct Common<T, B> {
+/// What all works share.
+pub(crate) struct Common<T, B> {
     collate: Collate<T, B>,
     allocator: Arc<dyn Allocator>,
     seed: u64,
 }
 
 impl<T, B> Common<T, B> {
+    pub(crate) fn new(collate: Collate<T, B>, allocator: Arc<dyn Allocator>, seed: u64) -> Self {
+        Self {
+            collate,
+            allocator,
+            seed,
+        }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     fn context(&self, domain: Domain, epoch: u64, position: u64, worker: WorkerInfo) -> Context<'_> {
         Context {
             seed: self.seed,
@@ -46,7 +61,7 @@ impl<T, B> Common<T, B> {
         }
     }
 
-    fn collate(&self, worker: WorkerInfo, task: &Task<BatchJob>, samples: Vec<T>) -> Result<B, Error> {
+    pub(crate) fn collate(&self, worker: WorkerInfo, task: &Task<BatchJob>, samples: Vec<T>) -> Result<B, Error> {
         let cx = self.context(Domain::Batch, task.job.epoch, task.position, worker);
         catch(|| (self.collate)(samples, &cx)).map_err(|(panic, source)| Error::Collate {
             indices: task.job.indices.clone(),
@@ -77,11 +92,7 @@ impl<D: Dataset, B> Fetch<D, B> {
     pub fn new(dataset: Arc<D>, collate: Collate<D::Item, B>, allocator: Arc<dyn Allocator>, seed: u64) -> Self {
         Self {
             dataset,
-            common: Common {
-                collate,
-                allocator,
-                seed,
-            },
+            common: Common::new(collate, allocator, seed),
         }
     }
 }
@@ -153,11 +164,7 @@ impl<D: IterableDataset, B> Draw<D, B> {
     ) -> Self {
         Self {
             dataset,
-            common: Common {
-                collate,
-                allocator,
-                seed,
-            },
+            common: Common::new(collate, allocator, seed),
             drop_last,
         }
     }

@@ -5,15 +5,18 @@
 
 mod fetch;
 mod inline;
+mod lanes;
 #[cfg(all(feature = "processes", target_os = "linux"))]
 pub mod processes;
 mod threads;
 
 use std::time::Duration;
 
-pub(crate) use fetch::catch;
 pub use fetch::{BatchJob, Collate, Draw, Fetch, Stream};
+pub(crate) use fetch::{Common, catch};
 pub use inline::Inline;
+pub(crate) use lanes::{Done, Unit};
+pub use lanes::{Lanes, Turn};
 #[cfg(all(feature = "processes", target_os = "linux"))]
 pub use processes::{Launch, Processes, Workers};
 pub use threads::{Team, Threads};

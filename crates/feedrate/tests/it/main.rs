@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
 mod delivery;
+mod lanes;
 mod loader;
 mod pools;
 #[cfg(all(feature = "processes", target_os = "linux"))]

@@ -166,7 +166,7 @@ fn serve<S: Samples, B: Transfer>(
             return parcel::report(channel, &arena, Report::Refused(reason));
         }
     };
-    let work = builder.into_work(Arc::new(Arc::clone(&arena)), hello.seed, hello.drop_last);
+    let work = builder.into_work(Arc::new(Arc::clone(&arena)), hello.seed, hello.drop_last)?;
     let info = WorkerInfo {
         id: hello.worker,
         workers: hello.workers,

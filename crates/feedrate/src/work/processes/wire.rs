@@ -102,6 +102,7 @@ impl Order {
                     first: from.u64()?,
                     count: from.usize()?,
                     indices: from.indices()?,
+                    turn: None,
                 },
             },
             4 => Self::Retire,

@@ -119,6 +119,7 @@ fn orders_and_errors_come_back() {
         first: 5,
         indices: vec![6, 7],
         count: 2,
+        turn: None,
     };
     for order in [
         Order::Hello(hello),

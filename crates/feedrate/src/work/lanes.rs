@@ -1,0 +1,267 @@
+//! The work of a loader over a pipeline: units of lanes that this worker keeps open.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use super::Work;
+use super::fetch::{BatchJob, Common, catch};
+use crate::batch::Value;
+use crate::dataset::WorkerInfo;
+use crate::error::{BoxError, Error};
+use crate::pipeline::{Failure, Lane, Opening, Pipeline};
+use crate::plan::Task;
+use crate::state::State;
+
+/// A cursor of more bytes is sent along less often: once in as many units as it has times this many bytes.
+const LIGHT: usize = 2048;
+
+/// One unit of a lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unit {
+    pub(crate) lane: u64,
+    /// Units of the lane before it.
+    pub(crate) before: u64,
+    /// Where to open the lane, for one that is taken up from a state: units before that place, and its cursor.
+    pub(crate) begin: Option<(u64, Option<State>)>,
+}
+
+/// What a task of lanes is, and where its worker puts what the delivery has to know beside the batch.
+#[derive(Debug)]
+pub struct Turn {
+    /// Tasks of one row go to one worker.
+    pub(crate) row: u64,
+    pub(crate) units: Vec<Unit>,
+    done: Mutex<Option<Done>>,
+}
+
+/// What a turn gave, but for the batch.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// Whether any unit was full: else there is no batch, and an error stands in its place.
+    pub(crate) full: bool,
+    /// Elements of units that were not full, by lane: these lanes have nothing more.
+    pub(crate) rest: Vec<(u64, Vec<Value>)>,
+    /// By lane: units given, and the cursor behind them, if it was taken.
+    pub(crate) stands: Vec<(u64, u64, Option<State>)>,
+}
+
+impl Turn {
+    pub(crate) fn new(row: u64, units: Vec<Unit>) -> Self {
+        Self {
+            row,
+            units,
+            done: Mutex::new(None),
+        }
+    }
+
+    /// What the worker left; nothing when it failed.
+    pub(crate) fn take(&self) -> Option<Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Turns are one thing each.
+impl PartialEq for Turn {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Turn {}
+
+/// A lane that runs in a worker.
+#[expect(unnameable_types, reason = "only the pools hold it")]
+pub struct Open {
+    lane: Lane,
+    /// Units given.
+    units: u64,
+    over: bool,
+    /// Elements of the unit at hand that were there when a later one failed.
+    waiting: Vec<Value>,
+    /// A last unit that is not full, when it was read ahead of its turn.
+    left: Option<Vec<Value>>,
+    /// Units until the next cursor is taken.
+    quiet: usize,
+}
+
+impl Open {
+    /// The next unit; shorter at the end.
+    fn unit(&mut self, samples: usize) -> Result<Vec<Value>, (bool, BoxError)> {
+        self.units += 1;
+        if let Some(left) = self.left.take() {
+            self.over = true;
+            return Ok(left);
+        }
+        while !self.over && self.waiting.len() < samples {
+            match catch(|| self.lane.next().map_err(BoxError::from)) {
+                Ok(Some(sample)) => self.waiting.push(sample.value),
+                Ok(None) => self.over = true,
+                Err((panic, error)) => {
+                    let goes_on = error
+                        .downcast_ref::<Failure>()
+                        .is_some_and(|failure| failure.may_continue);
+                    self.over = panic || !goes_on;
+                    return Err((panic, error));
+                }
+            }
+        }
+        let ready = self.waiting.len().min(samples);
+        Ok(self.waiting.drain(..ready).collect())
+    }
+
+    fn cursor(&mut self, always: bool) -> Option<State> {
+        if self.quiet > 0 && !always {
+            self.quiet -= 1;
+            return None;
+        }
+        let cursor = self.lane.cursor();
+        self.quiet = cursor.to_string().len() / LIGHT;
+        Some(cursor)
+    }
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open")
+            .field("units", &self.units)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Batches of the lanes whose turns a worker gets. A lane that it does not have, or that stands elsewhere, is opened from where the turn
+/// says, and read up to there.
+pub struct Lanes<B> {
+    pipeline: Pipeline,
+    common: Common<Value, B>,
+    /// How many lanes there are.
+    count: u64,
+    samples: usize,
+}
+
+impl<B> Lanes<B> {
+    /// Of so many lanes, in units of so many samples.
+    pub(crate) fn new(pipeline: Pipeline, common: Common<Value, B>, count: u64, samples: usize) -> Self {
+        Self {
+            pipeline,
+            common,
+            count,
+            samples,
+        }
+    }
+
+    /// The lane of a unit, standing before it.
+    fn open<'a>(
+        &self,
+        kept: &'a mut HashMap<u64, Open>,
+        unit: &Unit,
+        epoch: u64,
+    ) -> Result<&'a mut Open, (bool, BoxError)> {
+        if kept.get(&unit.lane).is_none_or(|open| open.units > unit.before) {
+            let (at, cursor) = unit.begin.clone().unwrap_or((0, None));
+            let opening = Opening::new(unit.lane, self.count, self.samples as u64, self.common.seed(), epoch);
+            let lane = catch(|| self.pipeline.lane(&opening, cursor.as_ref()).map_err(BoxError::from))?;
+            let open = Open {
+                lane,
+                units: at,
+                over: false,
+                waiting: Vec::new(),
+                left: None,
+                quiet: 0,
+            };
+            kept.insert(unit.lane, open);
+        }
+        let Some(open) = kept.get_mut(&unit.lane) else {
+            return Err((false, "a lane is missing".into()));
+        };
+        while open.units < unit.before {
+            // Given before: read again to be where the turn is.
+            if let Ok(found) = open.unit(self.samples)
+                && found.len() < self.samples
+            {
+                // Not given, then: it is left over.
+                (open.left, open.units) = (Some(found), unit.before);
+            }
+        }
+        Ok(open)
+    }
+
+    fn turn(
+        &self,
+        kept: &mut HashMap<u64, Open>,
+        worker: WorkerInfo,
+        task: &Task<BatchJob>,
+        turn: &Turn,
+    ) -> Result<B, Error> {
+        let mut samples = Vec::new();
+        let (mut rest, mut stands) = (Vec::new(), Vec::new());
+        let timed = self.pipeline.timed().is_some();
+        for unit in &turn.units {
+            let open = self.open(kept, unit, task.job.epoch);
+            let found = open.and_then(|open| Ok((open.unit(self.samples)?, open.cursor(timed))));
+            let (found, cursor) = found.map_err(|(panic, source)| Error::Sample {
+                index: usize::try_from(unit.before)
+                    .unwrap_or(usize::MAX)
+                    .saturating_mul(self.samples),
+                position: task.position,
+                worker: worker.id,
+                panic,
+                source,
+            })?;
+            if found.len() == self.samples {
+                samples.extend(found);
+            } else {
+                rest.push((unit.lane, found));
+            }
+            stands.push((unit.lane, unit.before + 1, cursor));
+        }
+        let full = !samples.is_empty();
+        let batch = if full {
+            Some(self.common.collate(worker, task, samples)?)
+        } else {
+            None
+        };
+        *turn.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(Done { full, rest, stands });
+        batch.ok_or_else(|| Error::bug("a turn without a batch"))
+    }
+}
+
+impl<B> fmt::Debug for Lanes<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes")
+            .field("lanes", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Send + 'static> Work for Lanes<B> {
+    type Job = BatchJob;
+    type Part = ();
+    type Output = Result<B, Error>;
+    type Lane = HashMap<u64, Open>;
+
+    const PRIVATE: bool = true;
+
+    fn parts(&self, _: &BatchJob) -> usize {
+        0
+    }
+
+    fn part(&self, _: WorkerInfo, _: &Task<BatchJob>, _: usize) {}
+
+    fn ends(&self, (): &()) -> bool {
+        false
+    }
+
+    fn finish(
+        &self,
+        worker: WorkerInfo,
+        task: &Task<BatchJob>,
+        _: Vec<()>,
+        kept: &mut Option<Self::Lane>,
+    ) -> Option<Self::Output> {
+        let Some(turn) = &task.job.turn else {
+            return Some(Err(Error::bug("a task of lanes has no turn")));
+        };
+        Some(self.turn(kept.get_or_insert_default(), worker, task, turn))
+    }
+}

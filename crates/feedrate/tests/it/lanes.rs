@@ -1,0 +1,313 @@
+//! Pipelines in the loader.
+
+use feedrate::batch::Value;
+use feedrate::pipeline::{Pipeline, Weights};
+use feedrate::{Asked, DataLoader, Error, State};
+
+fn numbers(name: &str, count: i64) -> Pipeline {
+    Pipeline::items(name, (0..count).map(Into::into))
+}
+
+fn int(value: &Value) -> i64 {
+    match value {
+        Value::Int(number) => *number,
+        other => panic!("{other:?}"),
+    }
+}
+
+type Batches = Vec<Vec<i64>>;
+
+fn ints(batch: Result<Vec<Value>, Error>) -> Vec<i64> {
+    batch.unwrap().iter().map(int).collect()
+}
+
+/// How a loader is built but for the workers.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    batch_size: usize,
+    drop_last: bool,
+    lanes: Option<(usize, usize)>,
+    rank: (usize, usize),
+}
+
+const PLAIN: How = How {
+    batch_size: 4,
+    drop_last: false,
+    lanes: None,
+    rank: (0, 1),
+};
+
+fn build(pipeline: &Pipeline, how: How, threads: usize, state: Option<State>) -> DataLoader<Vec<Value>> {
+    let mut builder = DataLoader::pipeline(pipeline.clone())
+        .batch_size(how.batch_size)
+        .drop_last(how.drop_last)
+        .rank(how.rank.0, how.rank.1);
+    if let Some((rows, units)) = how.lanes {
+        builder = builder.lanes(rows, units);
+    }
+    if threads > 0 {
+        builder = builder.threads(threads);
+    }
+    match state {
+        // Through text, as users keep it.
+        Some(state) => builder.resume(state.to_string().parse().unwrap()),
+        None => builder.seed(3),
+    }
+    .build()
+    .unwrap()
+}
+
+fn epoch(loader: &mut DataLoader<Vec<Value>>) -> Batches {
+    loader.iter().unwrap().map(ints).collect()
+}
+
+fn pipelines() -> Vec<Pipeline> {
+    let weights = Weights::fixed([0.3, 0.7]);
+    vec![
+        numbers("n", 37),
+        numbers("n", 3),
+        numbers("n", 0),
+        numbers("n", 90)
+            .keep("some", |value, _| Ok(int(value) % 3 > 0))
+            .shuffle(20),
+        numbers("n", 20)
+            .expand("twice", |value, _| Ok(vec![value.clone(), value]))
+            .take(29),
+        Pipeline::mix([numbers("a", 40), numbers("b", 30)], weights)
+            .unwrap()
+            .skip(3),
+        numbers("n", 16).shuffle_all().unwrap().repeat(Some(3)),
+    ]
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_batches() {
+    for pipeline in pipelines() {
+        for drop_last in [false, true] {
+            let how = How { drop_last, ..PLAIN };
+            let mut inline = build(&pipeline, how, 0, None);
+            let wanted = [epoch(&mut inline), epoch(&mut inline)];
+            let whole: Vec<i64> = wanted[0].concat();
+            let short = wanted[0].iter().filter(|batch| batch.len() < 4).count();
+            assert!(short <= 1 && (short == 0 || !drop_last), "{pipeline}");
+            let mut all: Vec<i64> = pipeline
+                .epoch(3, 0)
+                .unwrap()
+                .map(|value| int(&value.unwrap()))
+                .collect();
+            if !drop_last && pipeline.serial().is_none() {
+                let mut whole = whole.clone();
+                whole.sort_unstable();
+                all.sort_unstable();
+                assert_eq!(whole, all, "{pipeline}");
+            }
+            for threads in [1, 2, 5] {
+                let mut loader = build(&pipeline, how, threads, None);
+                assert_eq!(epoch(&mut loader), wanted[0], "{pipeline} {threads}");
+                assert_eq!(epoch(&mut loader), wanted[1], "{pipeline} {threads}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_cut_goes_on_with_other_threads() {
+    for pipeline in pipelines() {
+        for (at, how) in [
+            PLAIN,
+            How {
+                drop_last: true,
+                lanes: Some((3, 2)),
+                ..PLAIN
+            },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut loader = build(&pipeline, how, 0, None);
+            let (first, second) = (epoch(&mut loader), epoch(&mut loader));
+            for cut in 0..=first.len() {
+                let mut loader = build(&pipeline, how, (cut + at) % 3, None);
+                let mut begun = loader.iter().unwrap();
+                let given: Batches = begun.by_ref().take(cut).map(ints).collect();
+                let state = begun.state().unwrap();
+                drop(begun);
+                assert_eq!(loader.state().unwrap(), state);
+                assert_eq!(given, first[..cut]);
+                // A loader that has done nothing yet says the same.
+                let idle = build(&pipeline, how, 1, Some(state));
+                let mut later = build(&pipeline, how, (cut + 1) % 3, Some(idle.state().unwrap()));
+                // Cut again one batch later.
+                let mut rest = later.iter().unwrap();
+                let mut found: Batches = rest.by_ref().take(1).map(ints).collect();
+                let state = rest.state().unwrap();
+                drop(rest);
+                let mut last = build(&pipeline, how, 2, Some(state));
+                if cut < first.len() {
+                    found.extend(epoch(&mut last));
+                    assert_eq!(found, first[cut..], "{pipeline} {cut}");
+                    assert_eq!(epoch(&mut last), second, "{pipeline} {cut}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_end_of_an_epoch_is_the_start_of_the_next() {
+    let pipeline = numbers("n", 30).shuffle_all().unwrap();
+    let mut loader = build(&pipeline, PLAIN, 2, None);
+    let (first, second) = (epoch(&mut loader), epoch(&mut loader));
+    assert_ne!(first, second);
+    let mut loader = build(&pipeline, PLAIN, 2, None);
+    assert_eq!(epoch(&mut loader), first);
+    let mut later = build(&pipeline, PLAIN, 1, Some(loader.state().unwrap()));
+    assert_eq!((later.epoch(), epoch(&mut later)), (1, second.clone()));
+    later.set_epoch(0);
+    assert_eq!(epoch(&mut later), first);
+}
+
+#[test]
+fn ranks_share_the_units_and_states_move_between_worlds() {
+    let pipeline = numbers("n", 100)
+        .keep("most", |value, _| Ok(int(value) % 7 > 0))
+        .shuffle(10);
+    let whole = |rank, world| How {
+        batch_size: 8 / world,
+        lanes: Some((2, 4)),
+        rank: (rank, world),
+        ..PLAIN
+    };
+    let one = epoch(&mut build(&pipeline, whole(0, 1), 0, None));
+    let full = one.iter().take_while(|batch| batch.len() == 8).count();
+    for world in [2, 4] {
+        let ranks: Vec<Batches> = (0..world)
+            .map(|rank| epoch(&mut build(&pipeline, whole(rank, world), 2, None)))
+            .collect();
+        let joined = |step: usize| -> Vec<i64> { ranks.iter().flat_map(|rank| rank[step].clone()).collect() };
+        for (step, wanted) in one.iter().enumerate().take(full - 2) {
+            assert_eq!(joined(step), *wanted, "{world} ranks, step {step}");
+        }
+        let mut all: Vec<i64> = ranks.iter().flatten().flatten().copied().collect();
+        all.sort_unstable();
+        let mut wanted = one.concat();
+        wanted.sort_unstable();
+        assert_eq!(all, wanted);
+    }
+    // Any one rank's state is enough for any number of ranks.
+    for (from, to) in [(1, 2), (2, 1), (2, 4), (4, 1)] {
+        for saved_by in 0..from {
+            let mut loader = build(&pipeline, whole(saved_by, from), 1, None);
+            let mut begun = loader.iter().unwrap();
+            begun.by_ref().take(3).for_each(drop);
+            let state = begun.state().unwrap();
+            let ranks: Vec<Batches> = (0..to)
+                .map(|rank| epoch(&mut build(&pipeline, whole(rank, to), 2, Some(state.clone()))))
+                .collect();
+            for step in 3..full - 2 {
+                let joined: Vec<i64> = ranks.iter().flat_map(|rank| rank[step - 3].clone()).collect();
+                assert_eq!(joined, one[step], "{from} to {to} ranks, step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bad_element_costs_its_batch_no_other() {
+    let pipeline = numbers("n", 40).map("odd", |value, _| match int(&value) {
+        13 | 14 => Err("unlucky".into()),
+        _ => Ok(value),
+    });
+    // Turns are counted by each run for itself.
+    let why = |error: Error| error.to_string().split_once("worker").unwrap().1[2..].to_owned();
+    let tell = |batch: Result<Vec<Value>, Error>| batch.map(|batch| batch.iter().map(int).collect()).map_err(why);
+    let told = |threads| -> Vec<Result<Vec<i64>, String>> {
+        let mut loader = build(&pipeline, PLAIN, threads, None);
+        loader.iter().unwrap().map(tell).collect()
+    };
+    let wanted = told(0);
+    let bad: Vec<_> = wanted.iter().filter_map(|batch| batch.as_ref().err()).collect();
+    assert_eq!(bad.len(), 2);
+    assert!(
+        bad.iter()
+            .all(|text| text.contains("unlucky") && text.contains("record 1")),
+        "{bad:?}"
+    );
+    let mut good: Vec<i64> = wanted.iter().flatten().flatten().copied().collect();
+    good.sort_unstable();
+    assert_eq!(good, (0..40).filter(|n| *n != 13 && *n != 14).collect::<Vec<_>>());
+    assert_eq!(told(1), wanted);
+    assert_eq!(told(3), wanted);
+    // Behind the error, too, a state goes on exactly.
+    let cut = wanted.iter().position(Result::is_err).unwrap() + 1;
+    let mut loader = build(&pipeline, PLAIN, 2, None);
+    let mut begun = loader.iter().unwrap();
+    begun.by_ref().take(cut).for_each(drop);
+    let state = begun.state().unwrap();
+    let mut later = build(&pipeline, PLAIN, 1, Some(state));
+    let rest: Vec<_> = later.iter().unwrap().map(tell).collect();
+    assert_eq!(rest, wanted[cut..]);
+}
+
+#[test]
+fn a_collation_that_panics_ends_no_more_than_its_batch() {
+    let mut loader = DataLoader::pipeline(numbers("n", 32))
+        .batch_size(4)
+        .seed(0)
+        .collate(|samples, _| {
+            assert!(int(&samples[0]) != 4, "not this one");
+            Ok(samples.len())
+        })
+        .threads(2)
+        .build()
+        .unwrap();
+    let found: Vec<_> = loader.iter().unwrap().collect();
+    assert_eq!(found.iter().filter(|batch| batch.is_err()).count(), 1);
+    assert_eq!(found.iter().flatten().sum::<usize>(), 28);
+}
+
+#[test]
+fn asking_without_waiting_sees_every_batch() {
+    let pipeline = numbers("n", 50).keep("few", |value, _| Ok(int(value) % 5 == 0));
+    let wanted = epoch(&mut build(&pipeline, PLAIN, 0, None));
+    let mut loader = build(&pipeline, PLAIN, 2, None);
+    let mut begun = loader.iter().unwrap();
+    let mut found = Vec::new();
+    loop {
+        match begun.try_next() {
+            Asked::Batch(batch) => found.push(ints(batch)),
+            Asked::NotReady => std::thread::yield_now(),
+            Asked::End => break,
+        }
+    }
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let pipeline = numbers("n", 40);
+    let refused = |builder: feedrate::Builder<feedrate::loader::LaneSource, Vec<Value>>, words: &[&str]| {
+        let text = builder.build().expect_err("an error").to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    };
+    let of = || DataLoader::pipeline(pipeline.clone());
+    refused(of().lanes(2, 3).rank(0, 2), &["3 units", "2 ranks", "[1, 3]"]);
+    refused(of().batch_size(4).lanes(2, 3), &["4", "3 equal units"]);
+    refused(of().rank(2, 2), &["rank 2 of 2"]);
+    refused(of().lanes(0, 1), &["at least one"]);
+    refused(of().threads(1).items_in_flight(2), &["items_in_flight"]);
+    let ready = Pipeline::ready([numbers("a", 3), numbers("b", 3)], 2).unwrap();
+    refused(DataLoader::pipeline(ready.clone()).threads(1), &["ready", "inline()"]);
+    let mut loader = DataLoader::pipeline(ready).batch_size(6).build().unwrap();
+    assert_eq!(epoch(&mut loader)[0].len(), 6);
+
+    let mut loader = build(&pipeline, PLAIN, 1, None);
+    let mut begun = loader.iter().unwrap();
+    begun.by_ref().take(2).for_each(drop);
+    let state = begun.state().unwrap();
+    let with = |pipeline: &Pipeline| DataLoader::pipeline(pipeline.clone()).resume(state.clone());
+    refused(with(&numbers("n", 41)).batch_size(4), &["fingerprint"]);
+    refused(with(&pipeline).batch_size(5), &["4 in the state, 5 here"]);
+    refused(with(&pipeline).batch_size(4).lanes(2, 1), &["8 in the state, 2 here"]);
+    refused(with(&pipeline).batch_size(4).in_order(false), &["in_order"]);
+}
