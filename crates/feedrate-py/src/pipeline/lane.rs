@@ -10,7 +10,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyList, PyString};
 
 use super::function::Raised;
-use super::value::{Arrays, to_python};
+use super::value::{Arrays, Maker};
 use crate::enter::compute;
 use crate::error::PipelineError;
 use crate::state;
@@ -27,6 +27,7 @@ struct Inner {
     /// Elements of the unit at hand that were there when a later one failed.
     waiting: Vec<pipeline::Sample>,
     over: bool,
+    maker: Maker,
 }
 
 impl Lane {
@@ -36,6 +37,7 @@ impl Lane {
                 lane,
                 waiting: Vec::new(),
                 over: false,
+                maker: Maker::default(),
             }),
             arrays,
         }
@@ -60,12 +62,9 @@ impl Lane {
             Ok(())
         })?;
         found.map_err(|failure| raise(py, failure))?;
-        let list = PyList::empty(py);
         let ready = inner.waiting.len().min(count);
-        for sample in inner.waiting.drain(..ready) {
-            list.append(to_python(py, sample.value, self.arrays)?)?;
-        }
-        Ok(list)
+        let values = inner.waiting.drain(..ready).map(|sample| sample.value);
+        inner.maker.list(py, values, self.arrays)
     }
 
     /// The next element. Raises `StopIteration` at the end.

@@ -145,24 +145,122 @@ fn array(object: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
 
 /// The value as a Python object; a Python object as it is.
 pub(crate) fn to_python(py: Python<'_>, value: Value, arrays: Arrays) -> PyResult<Bound<'_, PyAny>> {
+    made(py, value, arrays, &mut None)
+}
+
+/// Bytes that are copied without the GIL have at least this length.
+const LONG: usize = 1024;
+/// Names of fields that are remembered, and looked through.
+const NAMES: usize = 32;
+
+/// Makes many objects: the names of fields are made once, and long bytes are copied later, all at once, without the GIL.
+#[derive(Default)]
+pub(crate) struct Maker {
+    names: Vec<(String, Py<PyString>)>,
+    copies: Vec<Copying>,
+}
+
+/// Bytes on their way into a Python object.
+struct Copying {
+    from: Vec<u8>,
+    to: *mut u8,
+    /// Keeps `to`.
+    _object: Py<PyBytes>,
+}
+
+// SAFETY: `to` is the memory of `_object`, which whoever has this may write, on any thread, until it is given out.
+unsafe impl Send for Copying {}
+
+impl Maker {
+    /// Elements as a list.
+    pub(crate) fn list<'py>(
+        &mut self,
+        py: Python<'py>,
+        values: impl Iterator<Item = Value>,
+        arrays: Arrays,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        let mut maker = Some(self);
+        let filled = values
+            .into_iter()
+            .try_for_each(|value| list.append(made(py, value, arrays, &mut maker)?));
+        if let Some(maker) = maker {
+            let mut copies = std::mem::take(&mut maker.copies);
+            if !copies.is_empty() {
+                py.detach(|| {
+                    for copy in &mut copies {
+                        // SAFETY: `to` is new memory of this length; nobody else knows the object before the list is given out.
+                        unsafe { copy.to.copy_from_nonoverlapping(copy.from.as_ptr(), copy.from.len()) };
+                        copy.from = Vec::new();
+                    }
+                });
+            }
+        }
+        filled.map(|()| list)
+    }
+
+    /// The name of a field: most often that of the same place in the element before.
+    fn name<'py>(&mut self, py: Python<'py>, at: usize, name: &str) -> Bound<'py, PyString> {
+        let there = self.names.get(at).filter(|(known, _)| known == name);
+        let found = there.or_else(|| self.names.iter().find(|(known, _)| known == name));
+        if let Some((_, object)) = found {
+            return object.bind(py).clone();
+        }
+        let object = PyString::intern(py, name);
+        if self.names.len() < NAMES {
+            self.names.push((name.to_owned(), object.clone().unbind()));
+        }
+        object
+    }
+
+    /// A bytes object that [`list`](Maker::list) fills before anybody sees it.
+    fn bytes<'py>(&mut self, py: Python<'py>, from: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        let len = pyo3::ffi::Py_ssize_t::try_from(from.len())?;
+        // SAFETY: without a source the object's memory is not set; it is, before it is given out.
+        let object =
+            unsafe { Bound::from_owned_ptr_or_err(py, pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), len)) };
+        let object = object?.cast_into::<PyBytes>()?;
+        let to = object.as_bytes().as_ptr().cast_mut();
+        self.copies.push(Copying {
+            from,
+            to,
+            _object: object.clone().unbind(),
+        });
+        Ok(object.into_any())
+    }
+}
+
+fn made<'py>(
+    py: Python<'py>,
+    value: Value,
+    arrays: Arrays,
+    maker: &mut Option<&mut Maker>,
+) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::None => py.None().into_bound(py),
         Value::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
         Value::Int(number) => number.into_pyobject(py)?.into_any(),
         Value::Float(number) => PyFloat::new(py, number).into_any(),
         Value::Str(text) => PyString::new(py, &text).into_any(),
-        Value::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
+        Value::Bytes(bytes) => match maker {
+            Some(maker) if bytes.len() >= LONG => maker.bytes(py, bytes)?,
+            _ => PyBytes::new(py, &bytes).into_any(),
+        },
         Value::List(items) => {
             let list = PyList::empty(py);
             for item in items {
-                list.append(to_python(py, item, arrays)?)?;
+                list.append(made(py, item, arrays, maker)?)?;
             }
             list.into_any()
         }
         Value::Map(pairs) => {
             let dict = PyDict::new(py);
-            for (key, value) in pairs {
-                dict.set_item(key, to_python(py, value, arrays)?)?;
+            for (at, (key, value)) in pairs.into_iter().enumerate() {
+                let value = made(py, value, arrays, maker)?;
+                match maker {
+                    Some(maker) => dict.set_item(maker.name(py, at, &key), value)?,
+                    None => dict.set_item(key, value)?,
+                }
             }
             dict.into_any()
         }

@@ -37,58 +37,60 @@ impl Caller {
     }
 }
 
-/// `map`.
-pub(super) struct Mapped {
-    input: Box<dyn Stage>,
-    caller: Caller,
+/// What makes one element of one.
+pub(super) trait Each: Send {
+    /// Whether it makes columns of columns too.
+    const COLUMNS: bool = false;
+
+    fn value(&self, value: Value, place: &Place) -> Result<Value, Failure>;
+
+    fn columns(&self, columns: Columns) -> Result<Columns, Failure> {
+        Ok(columns)
+    }
 }
 
-impl Mapped {
-    pub(super) fn open(site: &Site, function: &Func) -> Result<Self, Failure> {
+/// A step that gives one element for each.
+pub(super) struct One<E> {
+    input: Box<dyn Stage>,
+    each: E,
+}
+
+impl<E: Each> One<E> {
+    fn of(site: &Site, each: E) -> Result<Self, Failure> {
         Ok(Self {
             input: site.input()?,
-            caller: Caller::new(site, function),
+            each,
         })
     }
 
     fn make(&self, sample: Sample) -> Result<Sample, Failure> {
         let Sample { value, place } = sample;
-        let caller = &self.caller;
-        let value = caller
-            .function
-            .map(value, &caller.at(&place))
-            .map_err(|error| caller.failed(error))?;
+        let value = self.each.value(value, &place)?;
         Ok(Sample { value, place })
+    }
+
+    /// As [`make`](One::make), and a failure says where its element is stored.
+    fn make_or_blame(&mut self, sample: Sample) -> Result<Sample, Failure> {
+        let place = sample.place.clone();
+        self.make(sample)
+            .map_err(|failure| blamed(failure, &mut *self.input, &place))
     }
 }
 
-impl Stage for Mapped {
+impl<E: Each> Stage for One<E> {
     fn next(&mut self) -> Next {
-        let Some(sample) = self.input.next()? else {
-            return Ok(None);
-        };
-        let place = sample.place.clone();
-        match self.make(sample) {
-            Ok(sample) => Ok(Some(sample)),
-            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
-        }
+        let found = self.input.next()?;
+        found.map(|sample| self.make_or_blame(sample)).transpose()
     }
 
     fn next_known(
         &mut self,
         known: &mut dyn FnMut(&Place) -> Option<Value>,
     ) -> Result<Option<(Sample, bool)>, Failure> {
-        let Some((sample, found)) = self.input.next_known(known)? else {
-            return Ok(None);
-        };
-        if found {
-            return Ok(Some((sample, true)));
-        }
-        let place = sample.place.clone();
-        match self.make(sample) {
-            Ok(sample) => Ok(Some((sample, false))),
-            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
-        }
+        Ok(match self.input.next_known(known)? {
+            Some((sample, false)) => Some((self.make_or_blame(sample)?, false)),
+            found => found,
+        })
     }
 
     fn cursor(&self) -> State {
@@ -102,6 +104,41 @@ impl Stage for Mapped {
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         let samples = self.input.again(places)?;
         samples.into_iter().map(|sample| self.make(sample)).collect()
+    }
+
+    fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
+        if !E::COLUMNS {
+            return None;
+        }
+        let found = self.input.columns(rows)?;
+        Some(found.and_then(|(columns, place)| Ok((self.each.columns(columns)?, place))))
+    }
+
+    fn columns_again(&mut self, place: &Place) -> Option<Result<Columns, Failure>> {
+        if !E::COLUMNS {
+            return None;
+        }
+        let found = self.input.columns_again(place)?;
+        Some(found.and_then(|columns| self.each.columns(columns)))
+    }
+}
+
+/// `map`.
+pub(super) struct Mapping(Caller);
+
+impl Mapping {
+    pub(super) fn open(site: &Site, function: &Func) -> Result<One<Self>, Failure> {
+        One::of(site, Self(Caller::new(site, function)))
+    }
+}
+
+impl Each for Mapping {
+    fn value(&self, value: Value, place: &Place) -> Result<Value, Failure> {
+        let caller = &self.0;
+        caller
+            .function
+            .map(value, &caller.at(place))
+            .map_err(|error| caller.failed(error))
     }
 }
 
@@ -307,19 +344,15 @@ impl Stage for Expanded {
 }
 
 /// `select`: these fields, renamed.
-pub(super) struct Selected {
-    input: Box<dyn Stage>,
+pub(super) struct Selecting {
     label: String,
     fields: Vec<(String, String)>,
 }
 
-impl Selected {
-    pub(super) fn open(site: &Site, fields: &[(String, String)]) -> Result<Self, Failure> {
-        Ok(Self {
-            input: site.input()?,
-            label: site.label(),
-            fields: fields.to_vec(),
-        })
+impl Selecting {
+    pub(super) fn open(site: &Site, fields: &[(String, String)]) -> Result<One<Self>, Failure> {
+        let (label, fields) = (site.label(), fields.to_vec());
+        One::of(site, Self { label, fields })
     }
 
     fn pick(&self, pairs: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, Failure> {
@@ -349,16 +382,16 @@ impl Selected {
         let first = self.fields.iter().find(|(have, _)| have == name)?;
         found.iter().find(|(new, _)| *new == first.1).cloned()
     }
+}
 
-    fn make(&self, sample: Sample) -> Result<Sample, Failure> {
-        let pairs = self.pick(pairs_of(&self.label, sample.value)?)?;
-        Ok(Sample {
-            value: Value::Map(pairs),
-            place: sample.place,
-        })
+impl Each for Selecting {
+    const COLUMNS: bool = true;
+
+    fn value(&self, value: Value, _: &Place) -> Result<Value, Failure> {
+        self.pick(pairs_of(&self.label, value)?).map(Value::Map)
     }
 
-    fn columns_of(&self, columns: Columns) -> Result<Columns, Failure> {
+    fn columns(&self, columns: Columns) -> Result<Columns, Failure> {
         if columns.rows == 0 {
             return Ok(columns);
         }
@@ -379,139 +412,35 @@ fn pairs_of(label: &str, value: Value) -> Result<Vec<(String, Value)>, Failure> 
     }
 }
 
-impl Stage for Selected {
-    fn next(&mut self) -> Next {
-        let Some(sample) = self.input.next()? else {
-            return Ok(None);
-        };
-        let place = sample.place.clone();
-        match self.make(sample) {
-            Ok(sample) => Ok(Some(sample)),
-            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
-        }
-    }
-
-    fn next_known(
-        &mut self,
-        known: &mut dyn FnMut(&Place) -> Option<Value>,
-    ) -> Result<Option<(Sample, bool)>, Failure> {
-        let Some((sample, found)) = self.input.next_known(known)? else {
-            return Ok(None);
-        };
-        if found {
-            return Ok(Some((sample, true)));
-        }
-        let place = sample.place.clone();
-        match self.make(sample) {
-            Ok(sample) => Ok(Some((sample, false))),
-            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
-        }
-    }
-
-    fn cursor(&self) -> State {
-        input_state(&*self.input)
-    }
-
-    fn origin(&mut self, place: &Place) -> Option<Origin> {
-        self.input.origin(place)
-    }
-
-    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let samples = self.input.again(places)?;
-        samples.into_iter().map(|sample| self.make(sample)).collect()
-    }
-
-    fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
-        let found = self.input.columns(rows)?;
-        Some(found.and_then(|(columns, place)| Ok((self.columns_of(columns)?, place))))
-    }
-
-    fn columns_again(&mut self, place: &Place) -> Option<Result<Columns, Failure>> {
-        let found = self.input.columns_again(place)?;
-        Some(found.and_then(|columns| self.columns_of(columns)))
-    }
-}
-
 /// `without`: all fields but these.
-pub(super) struct Without {
-    input: Box<dyn Stage>,
+pub(super) struct Leaving {
     label: String,
     fields: Vec<String>,
 }
 
-impl Without {
-    pub(super) fn open(site: &Site, fields: &[String]) -> Result<Self, Failure> {
-        Ok(Self {
-            input: site.input()?,
-            label: site.label(),
-            fields: fields.to_vec(),
-        })
+impl Leaving {
+    pub(super) fn open(site: &Site, fields: &[String]) -> Result<One<Self>, Failure> {
+        let (label, fields) = (site.label(), fields.to_vec());
+        One::of(site, Self { label, fields })
     }
 
-    fn make(&self, sample: Sample) -> Result<Sample, Failure> {
-        let mut pairs = pairs_of(&self.label, sample.value)?;
+    fn rest(&self, mut pairs: Vec<(String, Value)>) -> Vec<(String, Value)> {
         pairs.retain(|(name, _)| !self.fields.contains(name));
-        Ok(Sample {
-            value: Value::Map(pairs),
-            place: sample.place,
-        })
-    }
-
-    fn columns_of(&self, mut columns: Columns) -> Columns {
-        columns.fields.retain(|(name, _)| !self.fields.contains(name));
-        columns
+        pairs
     }
 }
 
-impl Stage for Without {
-    fn next(&mut self) -> Next {
-        let Some(sample) = self.input.next()? else {
-            return Ok(None);
-        };
-        let place = sample.place.clone();
-        match self.make(sample) {
-            Ok(sample) => Ok(Some(sample)),
-            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
-        }
+impl Each for Leaving {
+    const COLUMNS: bool = true;
+
+    fn value(&self, value: Value, _: &Place) -> Result<Value, Failure> {
+        Ok(Value::Map(self.rest(pairs_of(&self.label, value)?)))
     }
 
-    fn next_known(
-        &mut self,
-        known: &mut dyn FnMut(&Place) -> Option<Value>,
-    ) -> Result<Option<(Sample, bool)>, Failure> {
-        let Some((sample, found)) = self.input.next_known(known)? else {
-            return Ok(None);
-        };
-        if found {
-            return Ok(Some((sample, true)));
-        }
-        let place = sample.place.clone();
-        match self.make(sample) {
-            Ok(sample) => Ok(Some((sample, false))),
-            Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
-        }
-    }
-
-    fn cursor(&self) -> State {
-        input_state(&*self.input)
-    }
-
-    fn origin(&mut self, place: &Place) -> Option<Origin> {
-        self.input.origin(place)
-    }
-
-    fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let samples = self.input.again(places)?;
-        samples.into_iter().map(|sample| self.make(sample)).collect()
-    }
-
-    fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
-        let found = self.input.columns(rows)?;
-        Some(found.map(|(columns, place)| (self.columns_of(columns), place)))
-    }
-
-    fn columns_again(&mut self, place: &Place) -> Option<Result<Columns, Failure>> {
-        let found = self.input.columns_again(place)?;
-        Some(found.map(|columns| self.columns_of(columns)))
+    fn columns(&self, columns: Columns) -> Result<Columns, Failure> {
+        Ok(Columns {
+            fields: self.rest(columns.fields),
+            ..columns
+        })
     }
 }

@@ -253,11 +253,11 @@ pub(super) fn open(pipeline: &Pipeline, opening: &Opening, cursor: Option<&State
             };
             Box::new(indexed::Shuffled::open(&site, source)?)
         }
-        Step::Map(function) => Box::new(each::Mapped::open(&site, function)?),
+        Step::Map(function) => Box::new(each::Mapping::open(&site, function)?),
         Step::Keep(function) => Box::new(each::Kept::open(&site, function)?),
         Step::Expand(function) => Box::new(each::Expanded::open(&site, function)?),
-        Step::Select(fields) => Box::new(each::Selected::open(&site, fields)?),
-        Step::Without(fields) => Box::new(each::Without::open(&site, fields)?),
+        Step::Select(fields) => Box::new(each::Selecting::open(&site, fields)?),
+        Step::Without(fields) => Box::new(each::Leaving::open(&site, fields)?),
         Step::Shuffle(window) => Box::new(window::Shuffled::open(&site, *window)?),
         Step::SortWithin { window, by } => Box::new(window::Sorted::open(&site, *window, by)?),
         Step::Batch(batch) => Box::new(batch::Batched::open(&site, batch)?),
