@@ -150,6 +150,8 @@ pub(crate) fn to_python(py: Python<'_>, value: Value, arrays: Arrays) -> PyResul
 
 /// Bytes that are copied without the GIL have at least this length.
 const LONG: usize = 1024;
+/// Of so many elements at least.
+const MANY: usize = 4;
 /// Names of fields that are remembered, and looked through.
 const NAMES: usize = 32;
 
@@ -158,6 +160,8 @@ const NAMES: usize = 32;
 pub(crate) struct Maker {
     names: Vec<(String, Py<PyString>)>,
     copies: Vec<Copying>,
+    /// Whether there are enough elements for leaving the GIL once more.
+    later: bool,
 }
 
 /// Bytes on their way into a Python object.
@@ -176,14 +180,13 @@ impl Maker {
     pub(crate) fn list<'py>(
         &mut self,
         py: Python<'py>,
-        values: impl Iterator<Item = Value>,
+        mut values: impl ExactSizeIterator<Item = Value>,
         arrays: Arrays,
     ) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
+        self.later = values.len() >= MANY;
         let mut maker = Some(self);
-        let filled = values
-            .into_iter()
-            .try_for_each(|value| list.append(made(py, value, arrays, &mut maker)?));
+        let filled = values.try_for_each(|value| list.append(made(py, value, arrays, &mut maker)?));
         if let Some(maker) = maker {
             let mut copies = std::mem::take(&mut maker.copies);
             if !copies.is_empty() {
@@ -243,7 +246,7 @@ fn made<'py>(
         Value::Float(number) => PyFloat::new(py, number).into_any(),
         Value::Str(text) => PyString::new(py, &text).into_any(),
         Value::Bytes(bytes) => match maker {
-            Some(maker) if bytes.len() >= LONG => maker.bytes(py, bytes)?,
+            Some(maker) if maker.later && bytes.len() >= LONG => maker.bytes(py, bytes)?,
             _ => PyBytes::new(py, &bytes).into_any(),
         },
         Value::List(items) => {

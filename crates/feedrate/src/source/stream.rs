@@ -13,6 +13,8 @@ const LEAST_AHEAD: usize = 16 << 10;
 const MOST_AHEAD: usize = 256 << 10;
 /// What is passed over by a jump and not by reading.
 const LEAST_JUMP: u64 = 2 * LEAST_AHEAD as u64;
+/// What is read at once, and jumped over, where only headers are wanted: a call costs about as much as copying 8 KiB.
+const HOP: usize = 2 << 10;
 /// What is read without a stop in the buffer.
 const LEAST_DIRECT: u64 = 32 << 10;
 /// Memory that is set aside for what a header merely claims to be there.
@@ -35,6 +37,8 @@ pub(super) struct Stream {
     /// Where `buffer[start]` lies.
     offset: u64,
     ahead: usize,
+    /// Only headers are wanted: little is read behind a jump, and smaller bodies are jumped over.
+    hopping: bool,
 }
 
 impl Stream {
@@ -49,6 +53,7 @@ impl Stream {
             end: 0,
             offset: 0,
             ahead: LEAST_AHEAD,
+            hopping: false,
         };
         stream.restart()?;
         Ok(stream)
@@ -179,6 +184,12 @@ impl Stream {
         self.offset += count as u64;
     }
 
+    /// Whether only headers are wanted from here on.
+    pub(super) fn hop(&mut self, on: bool) {
+        self.hopping = on;
+        self.ahead = if on { HOP } else { LEAST_AHEAD };
+    }
+
     /// Appends the next `count` bytes. Memory is set aside for what can be there, not for what is asked for.
     pub(super) fn take(&mut self, count: u64, into: &mut Vec<u8>) -> Result<(), SourceError> {
         let there = self.length().map_or(TRUST, |length| length.saturating_sub(self.offset));
@@ -227,14 +238,19 @@ impl Stream {
         }
         let mut passed = buffered;
         self.consume(usize::MAX);
+        let (least, ahead) = if self.hopping {
+            (4 * HOP as u64, HOP)
+        } else {
+            (LEAST_JUMP, LEAST_AHEAD)
+        };
         if let Input::Plain(raw, length) = &mut self.input {
             let passing = (count - passed).min(length.saturating_sub(self.offset));
-            if passing > LEAST_JUMP {
+            if passing > least {
                 let to = self.offset + passing;
                 raw.seek(SeekFrom::Start(to))
                     .map_err(|error| SourceError::io(&*self.name, &error).at(to))?;
                 self.offset = to;
-                self.ahead = LEAST_AHEAD;
+                self.ahead = ahead;
                 return Ok(passed + passing);
             }
         }

@@ -9,6 +9,7 @@ use crate::source::index::Index;
 /// By one pass over the headers of samples that lie together.
 pub(super) fn consecutive(reader: &mut TarReader) -> Result<Index, SourceError> {
     let mut offsets = Vec::new();
+    reader.members().hop(true);
     loop {
         // What is passed over by choice lies in front of the next sample, or of the end.
         let mark = reader.place();

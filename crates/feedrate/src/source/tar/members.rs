@@ -61,6 +61,11 @@ impl Members {
         }
     }
 
+    /// Whether only headers are wanted from here on.
+    pub(super) fn hop(&mut self, on: bool) {
+        self.stream.hop(on);
+    }
+
     pub(super) fn stream(&self) -> &Stream {
         &self.stream
     }

@@ -134,6 +134,20 @@ impl TarReader {
         &self.key
     }
 
+    /// Passes over samples, header by header.
+    fn pass(&mut self, count: u64) -> Result<u64, SourceError> {
+        let mut passed = 0;
+        while passed < count {
+            match self.group(false) {
+                None => break,
+                Some(Ok(Group::Skipped)) => {}
+                Some(Err(error)) if !error.may_continue() => return Err(error),
+                Some(_) => passed += 1,
+            }
+        }
+        Ok(passed)
+    }
+
     pub(super) fn members(&mut self) -> &mut Members {
         &mut self.members
     }
@@ -597,15 +611,9 @@ impl Reader for TarReader {
             self.number += passed;
             return Ok(passed);
         }
-        let mut passed = 0;
-        while passed < count {
-            match self.group(false) {
-                None => break,
-                Some(Ok(Group::Skipped)) => {}
-                Some(Err(error)) if !error.may_continue() => return Err(error),
-                Some(_) => passed += 1,
-            }
-        }
-        Ok(passed)
+        self.members.hop(count > 1);
+        let passed = self.pass(count);
+        self.members.hop(false);
+        passed
     }
 }
