@@ -223,7 +223,8 @@ impl Maker {
         let object =
             unsafe { Bound::from_owned_ptr_or_err(py, pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), len)) };
         let object = object?.cast_into::<PyBytes>()?;
-        let to = object.as_bytes().as_ptr().cast_mut();
+        // SAFETY: it is a bytes object, whose memory this points to.
+        let to = unsafe { pyo3::ffi::PyBytes_AsString(object.as_ptr()) }.cast();
         self.copies.push(Copying {
             from,
             to,
