@@ -84,6 +84,7 @@ def _plain(tensor: torch.Tensor) -> bool:
         tensor.dtype not in _DTYPES
         or tensor.layout is not _strided
         or tensor.device.type != "cpu"
+        or tensor.is_nested
         or tensor.requires_grad
         or tensor.is_conj()
         or tensor.is_neg()

@@ -305,6 +305,14 @@ def test_odd_layouts(workers: int, layout: str, Loader: Any) -> None:
     assert seen[0] == seen[1]
     if layout == "coo":
         same(Loader, lambda cls: [canon(b) for b in cls(samples, batch_size=None, num_workers=workers)])
+    # As they are, alone and beside others.
+    plain = {"coo": torch.Tensor.to_dense, "csr": torch.Tensor.to_dense, "nested": torch.Tensor.unbind}[layout]
+    for batch_size in (None, 2):
+        for batch in Loader(samples, batch_size=batch_size, num_workers=workers, collate_fn=d.identity):
+            for tensor in batch if batch_size else [batch]:
+                assert tensor.layout is samples[0].layout
+                assert tensor.is_nested == samples[0].is_nested
+                assert all(map(torch.equal, plain(tensor), plain(samples[0])))
 
 
 @BOTH
