@@ -114,7 +114,9 @@ suite: $(VENV)/.group-test $(VENV)/.native ## PyTorch's own test_dataloader.py a
 sanitize: ## Address and thread sanitizer on feedrate-shm
 	@bash tools/sanitize.sh
 
-aarch64: | $(VENV)/.group-build ## Compile-check all crates for Linux on aarch64 (rustup brings its std)
+aarch64: | $(VENV)/.group-build ## Compile-check all crates for Linux on aarch64 (rustup brings its std; needs a C cross compiler)
+	@command -v aarch64-linux-gnu-gcc >/dev/null || { \
+	  echo "feedrate: install a C and C++ compiler for aarch64 (Debian: gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu)" >&2; exit 1; }
 	@rustup target add aarch64-unknown-linux-gnu
 	@$(WITH_CMAKE) $(CARGO) check $(CARGO_FLAGS) --workspace --all-features --target aarch64-unknown-linux-gnu
 
