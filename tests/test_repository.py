@@ -74,6 +74,15 @@ def test_unsafe_opts_in_only_where_architecture_says() -> None:
     assert elsewhere == {f"{decode}/{name}" for name in allowed} | {"crates/feedrate/src/random/ahead.rs"}
 
 
+def test_the_engine_does_not_know_what_it_moves() -> None:
+    """The wall of ARCHITECTURE: plan, work and deliver use no room of pipelines and formats."""
+    engine = [ROOT / "crates" / "feedrate" / "src" / room for room in ("plan", "work", "deliver")]
+    rooms = re.compile(r"crate::(?:\{[^}]*\b)?(?:pipeline|source|decode|store)\b")
+    files = [path for path in tracked() if path.suffix == ".rs" and any(room in path.parents for room in engine)]
+    assert len(files) > 5
+    assert not [path for path in files if rooms.search(text_of(path) or "")]
+
+
 def test_every_package_of_the_groups_is_pinned() -> None:
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     named = {entry for group in groups.values() for entry in group if isinstance(entry, str)}

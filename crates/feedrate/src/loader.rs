@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use builder::Builder;
-pub use lanes::LaneSource;
+pub use lanes::{LaneSource, LaneWork};
 pub use source::{MapSource, Samples, StreamSource};
 #[cfg(feature = "stream")]
 pub use stream::BatchStream;

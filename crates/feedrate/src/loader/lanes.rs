@@ -3,10 +3,14 @@
 //! One step takes a unit of samples from each lane of a row, and the next step from the next row. Which samples a unit holds depends on
 //! nothing but the pipeline, its seed and the epoch; which thread does the work decides nothing.
 
+mod work;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+
+pub use work::LaneWork;
 
 use super::plan::{Jobs, Progress};
 use super::source::{Cut, Samples, Tail, sealed};
@@ -17,7 +21,7 @@ use crate::error::Error;
 use crate::pipeline::Pipeline;
 use crate::plan::Task;
 use crate::state::State;
-use crate::work::{BatchJob, Collate, Common, Done, Lanes, Turn, Unit};
+use crate::work::{BatchJob, Collate, Common, Done, Turn, Unit};
 
 /// Rows where nobody says: as many workers can read at a time.
 const ROWS: u64 = 8;
@@ -159,7 +163,7 @@ impl sealed::Sealed for LaneSource {}
 
 impl Samples for LaneSource {
     type Item = Value;
-    type Work<B: Send + 'static> = Lanes<B>;
+    type Work<B: Send + 'static> = LaneWork<B>;
 
     const STREAM: bool = false;
     const SERIAL: bool = true;
@@ -181,10 +185,10 @@ impl Samples for LaneSource {
         allocator: Arc<dyn Allocator>,
         seed: u64,
         cut: &Cut,
-    ) -> Result<Lanes<B>, Error> {
+    ) -> Result<LaneWork<B>, Error> {
         let shape = self.shape(cut)?;
         let common = Common::new(collate, allocator, seed);
-        Ok(Lanes::new(
+        Ok(LaneWork::new(
             self.pipeline.clone(),
             common,
             shape.rows * shape.units,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use super::index::{Index, IndexAt, find_or_make};
-use super::shards::no_part;
+use super::shards::{counted, no_part};
 use super::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::store::Blob;
 
@@ -128,14 +128,7 @@ impl Source for Indexed {
         let counts: Arc<[u64]> = (0..parts.len())
             .map(|part| self.index_of(part).map(|index| index.len()))
             .collect::<Result<_, _>>()?;
-        self.counted.get_or_init(|| {
-            let counted = parts.iter().zip(counts.iter());
-            let counted = counted.map(|(part, count)| Part {
-                records: Some(*count),
-                ..part.clone()
-            });
-            counted.collect()
-        });
+        self.counted.get_or_init(|| counted(&parts, &counts));
         Ok(counts)
     }
 }

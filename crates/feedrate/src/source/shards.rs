@@ -59,6 +59,16 @@ impl Shards {
     }
 }
 
+/// Parts with their numbers of records.
+pub(super) fn counted(parts: &[Part], counts: &[u64]) -> Arc<[Part]> {
+    let both = parts.iter().zip(counts);
+    let both = both.map(|(part, count)| Part {
+        records: Some(*count),
+        ..part.clone()
+    });
+    both.collect()
+}
+
 pub(super) fn no_part(part: usize, parts: usize) -> SourceError {
     let message = format!("part {part} was asked for; there are {parts}");
     SourceError::new(Fault::Missing, "", message)

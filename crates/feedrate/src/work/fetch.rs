@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Work;
-use super::lanes::Turn;
+use super::turn::Turn;
 use crate::batch::Allocator;
 use crate::dataset::{Context, Dataset, Items, IterableDataset, WorkerInfo};
 use crate::error::{BoxError, Error, Panic};
@@ -215,15 +215,7 @@ impl<D: IterableDataset, B: Send + 'static> Work for Draw<D, B> {
 
     const PRIVATE: bool = true;
 
-    fn parts(&self, _: &BatchJob) -> usize {
-        0
-    }
-
     fn part(&self, _: WorkerInfo, _: &Task<BatchJob>, _: usize) {}
-
-    fn ends(&self, (): &()) -> bool {
-        false
-    }
 
     fn finish(
         &self,

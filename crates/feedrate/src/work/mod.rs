@@ -5,21 +5,21 @@
 
 mod fetch;
 mod inline;
-mod lanes;
 #[cfg(all(feature = "processes", target_os = "linux"))]
 pub mod processes;
 mod threads;
+mod turn;
 
 use std::time::Duration;
 
 pub use fetch::{BatchJob, Collate, Draw, Fetch, Stream};
 pub(crate) use fetch::{Common, catch};
 pub use inline::Inline;
-pub(crate) use lanes::{Done, Unit};
-pub use lanes::{Lanes, Turn};
 #[cfg(all(feature = "processes", target_os = "linux"))]
 pub use processes::{Launch, Processes, Workers};
 pub use threads::{Team, Threads};
+pub use turn::Turn;
+pub(crate) use turn::{Done, Unit};
 
 use crate::dataset::WorkerInfo;
 use crate::plan::Task;
@@ -153,14 +153,20 @@ pub trait Work: Send + Sync + 'static {
     /// Whether workers own a lane. If so, tasks have no parts, and the tasks of one worker run one after the other.
     const PRIVATE: bool;
 
-    /// Number of parts of a task.
-    fn parts(&self, job: &Self::Job) -> usize;
+    /// Number of parts of a task; none where workers own lanes.
+    fn parts(&self, job: &Self::Job) -> usize {
+        let _ = job;
+        0
+    }
 
     /// Does part `at`. Parts are begun in order.
     fn part(&self, worker: WorkerInfo, task: &Task<Self::Job>, at: usize) -> Self::Part;
 
     /// Whether this part makes the ones behind it needless.
-    fn ends(&self, part: &Self::Part) -> bool;
+    fn ends(&self, part: &Self::Part) -> bool {
+        let _ = part;
+        false
+    }
 
     /// Makes the output of the parts (without those behind one that [ends](Work::ends) the task). `lane` is `None` at the start of
     /// an epoch, and always for works without lanes. Gives `None` when the lane has nothing more.

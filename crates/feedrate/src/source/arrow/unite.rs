@@ -149,12 +149,13 @@ impl United {
     ) -> Result<Vec<(String, Value)>, TensorError> {
         let mut made = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
-            let found = fields.iter_mut().find(|(name, _)| *name == column.name);
-            let value = match found {
-                Some((_, value)) => convert(std::mem::replace(value, Value::None), &column.kind)?,
-                None => missing(),
-            };
-            made.push((column.name.clone(), value));
+            made.push(match fields.iter().position(|(name, _)| *name == column.name) {
+                Some(at) => {
+                    let (name, value) = fields.swap_remove(at);
+                    (name, convert(value, &column.kind)?)
+                }
+                None => (column.name.clone(), missing()),
+            });
         }
         Ok(made)
     }

@@ -30,7 +30,7 @@ use options::{Field, Options};
 use reader::TarReader;
 
 use super::index::{Index, find_or_make};
-use super::shards::{Shards, no_part};
+use super::shards::{Shards, counted, no_part};
 use super::stream::Stream;
 use super::{Fault, Mark, Part, Reader, Source, SourceError};
 use crate::store::Blob;
@@ -285,14 +285,7 @@ impl Source for Tar {
             self.open(part, None)?.skip(u64::MAX)
         };
         let counts = (0..parts.len()).map(count).collect::<Result<Arc<[u64]>, _>>()?;
-        self.counted.get_or_init(|| {
-            let counted = parts.iter().zip(counts.iter());
-            let counted = counted.map(|(part, count)| Part {
-                records: Some(*count),
-                ..part.clone()
-            });
-            counted.collect()
-        });
+        self.counted.get_or_init(|| counted(&parts, &counts));
         Ok(counts)
     }
 }

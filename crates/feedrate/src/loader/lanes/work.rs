@@ -1,74 +1,18 @@
-//! The work of a loader over a pipeline: units of lanes that this worker keeps open.
+//! The work of a loader over a pipeline: units of lanes that a worker keeps open.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
-use super::Work;
-use super::fetch::{BatchJob, Common, catch};
 use crate::batch::Value;
 use crate::dataset::WorkerInfo;
 use crate::error::{BoxError, Error};
 use crate::pipeline::{Failure, Lane, Opening, Pipeline};
 use crate::plan::Task;
 use crate::state::State;
+use crate::work::{BatchJob, Common, Done, Turn, Unit, Work, catch};
 
 /// A cursor of more bytes is sent along less often: once in as many units as it has times this many bytes.
 const LIGHT: usize = 2048;
-
-/// One unit of a lane.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unit {
-    pub(crate) lane: u64,
-    /// Units of the lane before it.
-    pub(crate) before: u64,
-    /// Where to open the lane, for one that is taken up from a state: units before that place, and its cursor.
-    pub(crate) begin: Option<(u64, Option<State>)>,
-}
-
-/// What a task of lanes is, and where its worker puts what the delivery has to know beside the batch.
-#[derive(Debug)]
-pub struct Turn {
-    /// Tasks of one row go to one worker.
-    pub(crate) row: u64,
-    pub(crate) units: Vec<Unit>,
-    done: Mutex<Option<Done>>,
-}
-
-/// What a turn gave, but for the batch.
-#[derive(Debug)]
-pub(crate) struct Done {
-    /// Whether any unit was full: else there is no batch, and an error stands in its place.
-    pub(crate) full: bool,
-    /// Elements of units that were not full, by lane: these lanes have nothing more.
-    pub(crate) rest: Vec<(u64, Vec<Value>)>,
-    /// By lane: units given, and the cursor behind them, if it was taken.
-    pub(crate) stands: Vec<(u64, u64, Option<State>)>,
-}
-
-impl Turn {
-    pub(crate) fn new(row: u64, units: Vec<Unit>) -> Self {
-        Self {
-            row,
-            units,
-            done: Mutex::new(None),
-        }
-    }
-
-    /// What the worker left; nothing when it failed.
-    pub(crate) fn take(&self) -> Option<Done> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-/// Turns are one thing each.
-impl PartialEq for Turn {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
-}
-
-impl Eq for Turn {}
 
 /// A lane that runs in a worker.
 #[expect(unnameable_types, reason = "only the pools hold it")]
@@ -131,18 +75,21 @@ impl fmt::Debug for Open {
 
 /// Batches of the lanes whose turns a worker gets. A lane that it does not have, or that stands elsewhere, is opened from where the turn
 /// says, and read up to there.
-pub struct Lanes<B> {
+pub struct LaneWork<B> {
     pipeline: Pipeline,
     common: Common<Value, B>,
     /// How many lanes there are.
     count: u64,
     samples: usize,
+    /// Whether the order is another one each time, so that nothing can be read again.
+    timed: bool,
 }
 
-impl<B> Lanes<B> {
+impl<B> LaneWork<B> {
     /// Of so many lanes, in units of so many samples.
     pub(crate) fn new(pipeline: Pipeline, common: Common<Value, B>, count: u64, samples: usize) -> Self {
         Self {
+            timed: pipeline.timed().is_some(),
             pipeline,
             common,
             count,
@@ -195,10 +142,9 @@ impl<B> Lanes<B> {
     ) -> Result<B, Error> {
         let mut samples = Vec::new();
         let (mut rest, mut stands) = (Vec::new(), Vec::new());
-        let timed = self.pipeline.timed().is_some();
         for unit in &turn.units {
             let open = self.open(kept, unit, task.job.epoch);
-            let found = open.and_then(|open| Ok((open.unit(self.samples)?, open.cursor(timed))));
+            let found = open.and_then(|open| Ok((open.unit(self.samples)?, open.cursor(self.timed))));
             let (found, cursor) = found.map_err(|(panic, source)| Error::Sample {
                 index: usize::try_from(unit.before)
                     .unwrap_or(usize::MAX)
@@ -221,20 +167,20 @@ impl<B> Lanes<B> {
         } else {
             None
         };
-        *turn.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(Done { full, rest, stands });
+        turn.leave(Done { full, rest, stands });
         batch.ok_or_else(|| Error::bug("a turn without a batch"))
     }
 }
 
-impl<B> fmt::Debug for Lanes<B> {
+impl<B> fmt::Debug for LaneWork<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lanes")
+        f.debug_struct("LaneWork")
             .field("lanes", &self.count)
             .finish_non_exhaustive()
     }
 }
 
-impl<B: Send + 'static> Work for Lanes<B> {
+impl<B: Send + 'static> Work for LaneWork<B> {
     type Job = BatchJob;
     type Part = ();
     type Output = Result<B, Error>;
@@ -242,15 +188,7 @@ impl<B: Send + 'static> Work for Lanes<B> {
 
     const PRIVATE: bool = true;
 
-    fn parts(&self, _: &BatchJob) -> usize {
-        0
-    }
-
     fn part(&self, _: WorkerInfo, _: &Task<BatchJob>, _: usize) {}
-
-    fn ends(&self, (): &()) -> bool {
-        false
-    }
 
     fn finish(
         &self,
