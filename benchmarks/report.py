@@ -15,14 +15,15 @@ from benchmarks import probing
 
 FOLDER = Path(__file__).parent
 OURS = "feedrate"
+SPECIAL = ("torch_io", "spdl", "spdl_io", "dali", "turbo", "feedrate_dct")
 
 
-def pairs(entry: dict[str, Any], engine: str, field: str, higher_is_better: bool) -> list[float]:
+def pairs(entry: dict[str, Any], engine: str, field: str, higher_is_better: bool, rival: str = "torch") -> list[float]:
     """Ratios of neighbouring measurements, ours over torch's or the other way round, so that more is always better."""
     results = entry["results"]
-    if engine not in results or "torch" not in results:
+    if engine not in results or rival not in results:
         return []
-    both = zip(results[engine][field], results["torch"][field], strict=True)
+    both = zip(results[engine][field], results[rival][field], strict=True)
     return [ours / theirs if higher_is_better else theirs / ours for ours, theirs in both]
 
 
@@ -149,6 +150,44 @@ def cost_table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
     return grid(head, body)
 
 
+def rivals(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str, str, list[float], str]]:
+    """For rows that set a target against each loader: row, rival, which of ours, ratios of the rates, and how they meet it."""
+    found = []
+    for entry in rows:
+        for rival, (at_least, aim) in entry.get("rivals", {}).items():
+            for engine in (OURS, "feedrate_dct"):
+                if values := pairs(entry, engine, "rates", higher_is_better=True, rival=rival):
+                    middle = statistics.median(values)
+                    word = "aim" if middle >= aim else "ok" if middle >= at_least else "BELOW"
+                    found.append((entry, rival, engine, values, word))
+    return found
+
+
+def rival_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Each of ours against each rival, where the row has targets for them."""
+    head = ["row", "w", "against", "its rate", "cpu ms", "ours", "rate", "cpu ms", "ratio [low high]", "at least", "aim", ""]
+    body = []
+    for entry, rival, engine, values, word in rivals(rows):
+        theirs, ours = entry["results"][rival], entry["results"][engine]
+        cells = [f"{cell['rate']['median']:.4g}/s" for cell in (theirs, ours)]
+        cpus = [f"{cell['cpu']['median'] * 1e3:.3g}" for cell in (theirs, ours)]
+        at_least, aim = entry["rivals"][rival]
+        where = [entry["name"], str(entry["workers"]), rival, cells[0], cpus[0], engine, cells[1], cpus[1]]
+        body.append([*where, times(values), str(at_least), str(aim), word + (" ?" if busy(entry) else "")])
+    return grid(head, body)
+
+
+def scaling_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """How much two workers give over one, for each engine of the rows that were measured with both."""
+    lines = []
+    for name in dict.fromkeys(entry["name"] for entry in rows):
+        one, two = ({r["workers"]: r["results"] for r in rows if r["name"] == name}.get(w, {}) for w in (1, 2))
+        both = [f"{e} {two[e]['rate']['median'] / one[e]['rate']['median']:.2f}" for e in two if e in one]
+        if both:
+            lines.append(f"{name}: 2 workers over 1 (not measured in turn): {', '.join(both)}")
+    return lines
+
+
 def step_table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
     """The from-scratch experiment: seconds per step for each number of workers."""
     head = ["workers", *(f"{n} s/step" for n in names), *(f"{n} first epoch" for n in names)]
@@ -198,7 +237,7 @@ def text(record: dict[str, Any]) -> str:
     others = [n for n in names if n not in ("torch", OURS)]
     table = [r for r in record["rows"] if r["metric"] not in ("step", "probe")]
     # Rows of images have engines that no other row has.
-    special = [n for n in ("torch_io", "spdl", "feedrate_dct") if n in record["engines"]]
+    special = [n for n in SPECIAL if n in record["engines"]]
     images = [r for r in table if r["name"].startswith(("photos", "pixels"))]
     table = [r for r in table if r not in images]
     orders = [r for r in record["rows"] if r["metric"] == "probe"]
@@ -217,11 +256,19 @@ def text(record: dict[str, Any]) -> str:
         lines += [*main_table(table, others), "", *cost_table(table, names), ""]
     if images:
         lines += [*main_table(images, special), "", *cost_table(images, ["torch", OURS, *special]), ""]
+        if any("rivals" in entry for entry in images):
+            lines += [*rival_table(images), ""]
+        lines += [*scaling_lines(images), ""]
     if steps:
         lines += [steps[0]["title"], *step_table(steps, names), ""]
     if orders:
         lines += [*probing.table(orders, grid), ""]
     lost = losses(table + steps, others) + losses(images, [n for n in special if n != "feedrate_dct"])
+    lost += [
+        f"{entry['title']}, {entry['workers']} workers: {engine} is {statistics.median(values):.2f} of {rival}, the target is {entry['rivals'][rival][0]}"
+        for entry, rival, engine, values, word in rivals(images)
+        if word == "BELOW"
+    ]
     lost += [line for entry in orders for line in probing.losses(entry)]
     lines += ["Where we lose or miss the target:", *(f"  {line}" for line in lost or ["nothing found"]), ""]
     refused = {(n, why) for r in record["rows"] for n, why in r["refused"].items()}

@@ -291,7 +291,7 @@ def main() -> int:
             names = [name for name in row["engines"] if name in versions and name in engines.NAMES]
             refused = {name: reason for name in names if (reason := engines.load(name).refuses(row, workers))}
             entry: dict[str, Any] = {**{k: row[k] for k in ("name", "title", "metric")}, "workers": workers, "refused": refused}
-            entry |= {k: row[k] for k in ("at_least", "at_most", "aim", "ideal", "against", "value") if k in row}
+            entry |= {k: row[k] for k in ("at_least", "at_most", "aim", "ideal", "against", "value", "rivals") if k in row}
             names = [name for name in names if name not in refused]
             try:
                 entry["results"] = measure(row, names, workers, options)

@@ -43,7 +43,7 @@ def decode(
     frame: int | Literal["all"] = 0,
     max_pixels: int = MAX_PIXELS,
     truncated: Literal["refuse", "fill"] = "refuse",
-    deep: Literal["clip", "scale"] = "clip",
+    deep: Literal["upper", "clip", "scale"] = "upper",
     threads: int = 1,
     name: str | None = None,
 ) -> npt.NDArray[Any]: ...
@@ -58,7 +58,7 @@ def decode(
     frame: int = 0,
     max_pixels: int = MAX_PIXELS,
     truncated: Literal["refuse", "fill"] = "refuse",
-    deep: Literal["clip", "scale"] = "clip",
+    deep: Literal["upper", "clip", "scale"] = "upper",
     threads: int = 1,
     name: Sequence[str] | None = None,
 ) -> list[npt.NDArray[Any]]: ...
@@ -72,7 +72,7 @@ def decode(
     frame: Any = 0,
     max_pixels: int = MAX_PIXELS,
     truncated: Literal["refuse", "fill"] = "refuse",
-    deep: Literal["clip", "scale"] = "clip",
+    deep: Literal["upper", "clip", "scale"] = "upper",
     threads: int = 1,
     name: Any = None,
 ) -> Any:
@@ -89,7 +89,8 @@ def decode(
     * ``frame``: which frame or page; ``"all"`` gives an array with a dimension for them in front.
     * ``max_pixels``: larger images are refused before memory is taken.
     * ``truncated``: ``"refuse"`` an image that ends early, or ``"fill"`` it as Pillow does under ``ImageFile.LOAD_TRUNCATED_IMAGES``.
-    * ``deep``: 16-bit gray made 8 bits is ``"clip"``-ped at 255, as in Pillow, or ``"scale"``-d, so that white stays white.
+    * ``deep``: of 16 bits made 8, the ``"upper"`` ones are taken, as Pillow does for colours; ``"clip"``: gray is clipped at 255, as
+      Pillow does, which leaves nearly all of a photograph white; ``"scale"``: divided by 257 and rounded.
     * ``threads``: how many decode a list, the caller's among them.
     * ``name``: the name of the file, or a list of names, for errors.
 

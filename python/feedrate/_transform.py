@@ -99,6 +99,8 @@ class Transform:
             loader). ``"torch"``: from torch's generator, in torchvision's order. Parameters can also be given with each call.
         pillow: whose order of a resize's two passes is taken: 13 (and newer) or 12 (and older). They differ by 1 or 2 in about
             one pixel of a hundred.
+        deep: what becomes of 16 bits a channel: the ``"upper"`` 8; ``"clip"``, as in Pillow, where gray above 255 is white;
+            or ``"scale"``, divided by 257 and rounded.
     """
 
     #: What :func:`from_torchvision` says about its translation.
@@ -112,15 +114,20 @@ class Transform:
         shrink: Literal["exact", "dct"] = "exact",
         draws: Literal["keyed", "torch"] = "keyed",
         pillow: int = 13,
+        deep: Literal["upper", "clip", "scale"] = "upper",
     ) -> None:
         for name, value, allowed in (
             ("mode", mode, MODES),
             ("shrink", shrink, ("exact", "dct")),
             ("draws", draws, ("keyed", "torch")),
+            ("deep", deep, ("upper", "clip", "scale")),
         ):
             if value not in allowed:
                 raise ValueError(f"{name} is one of {allowed}, but got {value!r}")
-        self._options: dict[str, Any] = {"mode": mode, "shrink": shrink, "draws": draws, "pillow": pillow, "result": "numpy"}
+        self._options: dict[str, Any] = {
+            **{"mode": mode, "shrink": shrink, "draws": draws, "pillow": pillow, "deep": deep},
+            "result": "numpy",
+        }
         #: Names of native steps and their arguments; what is drawn in Python is drawn by these.
         self._steps: tuple[tuple[str, tuple[Any, ...]], ...] = ()
         self._output: tuple[Any, ...] = ("uint8", "HWC", "divide", None)
@@ -143,7 +150,8 @@ class Transform:
             made = getattr(made, name)(*arguments)
         dtype, layout, scale, normalize = self._output
         made = made.output(dtype, layout, scale, normalize)
-        return made.passes(self._options["pillow"]).shrink(self._options["shrink"] == "dct")
+        made = made.passes(self._options["pillow"]).deep(self._options["deep"])
+        return made.shrink(self._options["shrink"] == "dct")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "native"}

@@ -185,7 +185,7 @@ class _Translator:
 
     def __init__(self, v2: bool, on_tensors: str) -> None:
         pillow = int(importlib.metadata.version("pillow").split(".", 1)[0])
-        self.made = Transform(draws="torch", pillow=pillow)._with(result="torch", each_direction=v2)
+        self.made = Transform(draws="torch", pillow=pillow, deep="clip")._with(result="torch", each_direction=v2)
         self._on_tensors = on_tensors
         #: "image", "bytes" (a uint8 tensor) or "float".
         self.kind = "image"

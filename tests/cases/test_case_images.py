@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torchvision
 from PIL import Image, ImageOps
 
 import feedrate
-from feedrate.image import decode, info
+from feedrate.image import Transform, decode, from_torchvision, info
 from images import corpus
 
 SMOOTH = np.stack(np.meshgrid(np.arange(64) * 4, np.arange(64) * 3), axis=-1).astype(np.uint8)
@@ -65,8 +67,18 @@ def test_img_03_sixteen_bits() -> None:
         assert exact.dtype == np.uint16
         assert np.array_equal(exact, values)
         assert np.array_equal(decode(data, "RGB", deep="scale")[..., 0], np.round(values / 257).astype(np.uint8))
-        # The default is Pillow's, which clips.
-        assert np.array_equal(decode(data, "L"), np.minimum(values, 255).astype(np.uint8))
+        for mode in ("L", "RGB", "RGBA"):
+            got = decode(data, mode)
+            assert np.array_equal(got if mode == "L" else got[..., 0], values >> 8), mode
+        # As Pillow does, on request and where its transforms are translated.
+        assert np.array_equal(decode(data, "L", deep="clip"), np.minimum(values, 255).astype(np.uint8))
+        assert np.array_equal(Transform(mode="L")(data)[..., 0], values >> 8)
+        assert np.array_equal(Transform(deep="scale")(data)[..., 0], np.round(values / 257).astype(np.uint8))
+        translated = from_torchvision(torchvision.transforms.Compose([torchvision.transforms.ToTensor()]))
+        expected = torchvision.transforms.ToTensor()(Image.open(io.BytesIO(data)).convert("RGB"))
+        assert torch.equal(translated(data), expected)
+        floats = Transform().to("float32")(data)
+        assert 0 <= floats.min() < floats.max() <= 1
     for colour, channels in ((2, 3), (4, 2), (6, 4)):
         data = corpus.png(20, 10, 16, colour, filters=False)
         got = decode(data, None)

@@ -61,8 +61,9 @@ def stored(image: Image.Image) -> np.ndarray[Any, Any]:
 
 
 def differences(data: bytes, frame: int = 0, **options: Any) -> list[str]:
-    """How what we give differs from Pillow, in every mode."""
+    """How what we give differs from Pillow, in every mode, with gray of 16 bits clipped as it does."""
     found = []
+    options = {"deep": "clip", **options}
     for mode in (*MODES, None):
         try:
             image = opened(data, frame)
@@ -78,7 +79,7 @@ def differences(data: bytes, frame: int = 0, **options: Any) -> list[str]:
         except feedrate.ImageError as error:
             got = error
         if isinstance(expected, Exception) or isinstance(got, Exception):
-            if options and "Truncated File Read" in str(expected):
+            if "truncated" in options and "Truncated File Read" in str(expected):
                 continue  # cut within the head of a later chunk, where Pillow forgets that it is to be lenient
             if not (isinstance(expected, Exception) and isinstance(got, Exception)):
                 found.append(f"{mode}: Pillow gives {summary(expected)}, we {summary(got)}")

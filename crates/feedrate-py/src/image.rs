@@ -123,6 +123,18 @@ fn array(py: Python<'_>, image: Image) -> PyResult<Bound<'_, PyAny>> {
     NDARRAY.import(py, "numpy", "ndarray")?.call1((shape, dtype, block))
 }
 
+/// What becomes of 16 bits, by its name.
+pub(crate) fn deep_named(name: &str) -> PyResult<Deep> {
+    match name {
+        "upper" => Ok(Deep::Upper),
+        "clip" => Ok(Deep::Clip),
+        "scale" => Ok(Deep::Scale),
+        other => Err(PyValueError::new_err(format!(
+            "deep is \"upper\", \"clip\" or \"scale\", not {other:?}"
+        ))),
+    }
+}
+
 fn options(
     mode: Option<&str>,
     orientation: bool,
@@ -151,15 +163,7 @@ fn options(
             )));
         }
     };
-    let deep = match deep {
-        "clip" => Deep::Clip,
-        "scale" => Deep::Scale,
-        other => {
-            return Err(PyValueError::new_err(format!(
-                "deep is \"clip\" or \"scale\", not {other:?}"
-            )));
-        }
-    };
+    let deep = deep_named(deep)?;
     Ok(Options {
         channels,
         max_pixels,

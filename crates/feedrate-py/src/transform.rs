@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::image;
+use crate::image::{self, deep_named};
 
 thread_local! {
     static WORKER: RefCell<Worker> = RefCell::default();
@@ -259,6 +259,13 @@ impl ImageTransform {
         Self {
             inner: self.inner.clone().shrink(shrink),
         }
+    }
+
+    /// What becomes of 16 bits a channel: "upper", "clip" or "scale".
+    fn deep(&self, deep: &str) -> PyResult<Self> {
+        Ok(Self {
+            inner: self.inner.clone().deep(deep_named(deep)?),
+        })
     }
 
     /// (height, width) of what comes out, where it does not depend on the image.

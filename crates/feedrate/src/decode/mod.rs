@@ -85,14 +85,16 @@ pub enum Truncated {
     Fill,
 }
 
-/// What becomes of 16-bit gray, of whole numbers and of floats where 8 bits are asked for.
+/// What becomes of 16 bits a channel where 8 are asked for. Whole numbers of 32 bits and floats have no known white, and are clipped
+/// in all three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Deep {
-    /// As in Pillow: what is above 255 becomes 255.
+    /// The upper 8 bits, so that white stays white: Pillow's way for colours, taken for gray too.
     #[default]
+    Upper,
+    /// As in Pillow: the upper bits of colours, but of gray what is above 255 becomes 255, which is nearly all of a photograph.
     Clip,
-    /// 16 bits are divided by 257 and rounded, so that white stays white. Whole numbers of 32 bits and floats have no known
-    /// white, and are clipped.
+    /// Divided by 257 and rounded.
     Scale,
 }
 
@@ -110,7 +112,7 @@ pub struct Options {
     pub orientation: bool,
     /// What is done with an image that ends early.
     pub truncated: Truncated,
-    /// What becomes of more than 8 bits where 8 are asked for.
+    /// What becomes of 16 bits where 8 are asked for.
     pub deep: Deep,
     /// Which frame or page, from 0.
     pub frame: u32,

@@ -254,7 +254,7 @@ impl Raw {
                     .map(|value| match deep {
                         Deep::Scale => low((u32::from(*value) + 128) / 257),
                         Deep::Clip if clip => u8::try_from(*value).unwrap_or(255),
-                        Deep::Clip => value.to_be_bytes()[0],
+                        Deep::Upper | Deep::Clip => value.to_be_bytes()[0],
                     })
                     .collect()
             }
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_bits_are_clipped_or_scaled() {
+    fn sixteen_bits_are_cut_clipped_or_scaled() {
         let values = vec![0, 1, 255, 256, 257, 65_535];
         let with = |deep| {
             let raw = Raw::new(6, 1, Mode::Gray16, Pixels::U16(values.clone()));
@@ -455,6 +455,7 @@ mod tests {
             let image = raw.converted(Format::Png, &options).unwrap();
             image.pixels.as_u8().unwrap().to_vec()
         };
+        assert_eq!(with(Deep::Upper), [0, 0, 0, 1, 1, 255]);
         assert_eq!(with(Deep::Clip), [0, 1, 255, 255, 255, 255]);
         assert_eq!(with(Deep::Scale), [0, 0, 1, 1, 1, 255]);
     }

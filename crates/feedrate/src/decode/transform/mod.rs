@@ -19,7 +19,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use super::resample::{Filter, Passes};
-use super::{Channels, ImageError};
+use super::{Channels, Deep, ImageError};
 use crate::batch::DType;
 
 pub use draw::{Drawn, Jitter};
@@ -343,6 +343,7 @@ pub struct ImageTransform {
     output: Output,
     passes: Passes,
     shrink: bool,
+    deep: Deep,
 }
 
 impl Default for ImageTransform {
@@ -353,6 +354,7 @@ impl Default for ImageTransform {
             output: Output::default(),
             passes: Passes::default(),
             shrink: false,
+            deep: Deep::default(),
         }
     }
 }
@@ -414,6 +416,13 @@ impl ImageTransform {
     #[must_use]
     pub fn shrink(mut self, shrink: bool) -> Self {
         self.shrink = shrink;
+        self
+    }
+
+    /// What becomes of 16 bits a channel, before the first step.
+    #[must_use]
+    pub fn deep(mut self, deep: Deep) -> Self {
+        self.deep = deep;
         self
     }
 
@@ -498,6 +507,11 @@ impl fmt::Display for ImageTransform {
         }
         if self.shrink {
             f.write_str(" shrink=dct")?;
+        }
+        match self.deep {
+            Deep::Upper => {}
+            Deep::Clip => f.write_str(" deep=clip")?,
+            Deep::Scale => f.write_str(" deep=scale")?,
         }
         Ok(())
     }

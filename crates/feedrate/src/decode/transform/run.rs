@@ -445,6 +445,7 @@ impl Sources<'_> {
     fn options(&self) -> Options {
         Options {
             channels: self.transform.channels,
+            deep: self.transform.deep,
             ..Options::default()
         }
     }

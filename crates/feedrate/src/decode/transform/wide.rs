@@ -91,16 +91,33 @@ fn blocks(width: usize) -> impl Iterator<Item = usize> {
 #[target_feature(enable = "avx2")]
 unsafe fn split(at: *const u8, shuffles: &Shuffles, mirrored: bool) -> [__m128i; 3] {
     // SAFETY: as asked of the caller.
-    let [a, b, c] = unsafe { [0, 16, 32].map(|byte| _mm_loadu_si128(at.add(byte).cast())) };
-    let mut channels = [a; 3];
-    for (channel, by) in channels.iter_mut().zip(&shuffles.split) {
-        let front = _mm_or_si128(_mm_shuffle_epi8(a, by[0]), _mm_shuffle_epi8(b, by[1]));
-        *channel = _mm_or_si128(front, _mm_shuffle_epi8(c, by[2]));
-        if mirrored {
-            *channel = _mm_shuffle_epi8(*channel, shuffles.reverse);
-        }
+    let from = unsafe {
+        [
+            _mm_loadu_si128(at.cast()),
+            _mm_loadu_si128(at.add(16).cast()),
+            _mm_loadu_si128(at.add(32).cast()),
+        ]
+    };
+    let [red, green, blue] = &shuffles.split;
+    let (red, green, blue) = (joined(&from, red), joined(&from, green), joined(&from, blue));
+    if mirrored {
+        let by = shuffles.reverse;
+        return [
+            _mm_shuffle_epi8(red, by),
+            _mm_shuffle_epi8(green, by),
+            _mm_shuffle_epi8(blue, by),
+        ];
     }
-    channels
+    [red, green, blue]
+}
+
+// The functions here that take vectors are all compiled for AVX2: what is not, such as the `map` and `zip` of arrays, is called and not inlined.
+
+/// One channel of three registers.
+#[target_feature(enable = "avx2")]
+fn joined(from: &[__m128i; 3], by: &[__m128i; 3]) -> __m128i {
+    let front = _mm_or_si128(_mm_shuffle_epi8(from[0], by[0]), _mm_shuffle_epi8(from[1], by[1]));
+    _mm_or_si128(front, _mm_shuffle_epi8(from[2], by[2]))
 }
 
 fn check<T>(row: &[u8], out: &[&mut [T]; 3]) -> usize {
@@ -119,16 +136,16 @@ pub(super) fn bytes(row: &[u8], out: [&mut [u8]; 3], mirrored: bool) {
 /// # Safety
 /// The row and the planes have `width` pixels, and at least sixteen.
 #[target_feature(enable = "avx2")]
-unsafe fn split_bytes(row: &[u8], mut out: [&mut [u8]; 3], mirrored: bool, width: usize) {
+unsafe fn split_bytes(row: &[u8], [red, green, blue]: [&mut [u8]; 3], mirrored: bool, width: usize) {
     let shuffles = shuffles();
     for x in blocks(width) {
         let to = if mirrored { width - BLOCK - x } else { x };
         // SAFETY: as asked of the caller.
         unsafe {
             let channels = split(row.as_ptr().add(x * 3), &shuffles, mirrored);
-            for (plane, channel) in out.iter_mut().zip(channels) {
-                _mm_storeu_si128(plane.as_mut_ptr().add(to).cast(), channel);
-            }
+            _mm_storeu_si128(red.as_mut_ptr().add(to).cast(), channels[0]);
+            _mm_storeu_si128(green.as_mut_ptr().add(to).cast(), channels[1]);
+            _mm_storeu_si128(blue.as_mut_ptr().add(to).cast(), channels[2]);
         }
     }
 }
@@ -187,27 +204,38 @@ unsafe fn split_singles<const SCALE: u8, const NORMALISE: bool>(
 ) {
     let shuffles = shuffles();
     let scale = By::new(255.0);
-    let normalise = formula
-        .normalise
-        .unwrap_or_default()
-        .map(|(mean, std)| (_mm256_set1_ps(mean), By::new(std)));
+    let [red, green, blue] = formula.normalise.unwrap_or_default();
+    let means = [_mm256_set1_ps(red.0), _mm256_set1_ps(green.0), _mm256_set1_ps(blue.0)];
+    let stds = [By::new(red.1), By::new(green.1), By::new(blue.1)];
     for x in blocks(width) {
         let to = if mirrored { width - BLOCK - x } else { x };
         // SAFETY: as asked of the caller.
         let channels = unsafe { split(row.as_ptr().add(x * 3), &shuffles, mirrored) };
-        for ((plane, channel), (mean, std)) in out.iter_mut().zip(channels).zip(normalise) {
-            for (half, eight) in [channel, _mm_srli_si128::<8>(channel)].into_iter().enumerate() {
-                let mut values = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight));
-                values = match SCALE {
-                    0 => values,
-                    1 => scale.divide(values),
-                    _ => _mm256_mul_ps(values, scale.reciprocal),
-                };
-                if NORMALISE {
-                    values = std.divide(_mm256_sub_ps(values, mean));
-                }
-                // SAFETY: as asked of the caller.
-                unsafe { _mm256_storeu_ps(plane.as_mut_ptr().add(to + half * 8).cast(), values) };
+        for (k, plane) in out.iter_mut().enumerate() {
+            let eight = [channels[k], _mm_srli_si128::<8>(channels[k])];
+            let mut values = [
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight[0])),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight[1])),
+            ];
+            values = match SCALE {
+                0 => values,
+                1 => [scale.divide(values[0]), scale.divide(values[1])],
+                _ => [
+                    _mm256_mul_ps(values[0], scale.reciprocal),
+                    _mm256_mul_ps(values[1], scale.reciprocal),
+                ],
+            };
+            if NORMALISE {
+                values = [
+                    stds[k].divide(_mm256_sub_ps(values[0], means[k])),
+                    stds[k].divide(_mm256_sub_ps(values[1], means[k])),
+                ];
+            }
+            // SAFETY: as asked of the caller.
+            unsafe {
+                let at = plane.as_mut_ptr().add(to);
+                _mm256_storeu_ps(at.cast(), values[0]);
+                _mm256_storeu_ps(at.add(8).cast(), values[1]);
             }
         }
     }
