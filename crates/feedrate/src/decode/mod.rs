@@ -216,7 +216,7 @@ impl Decoder {
     }
 
     /// A rectangle of the image as stored (`options.orientation` is not applied; [`Info::orientation`] has it), into `into`, which is
-    /// cleared and used again: 8 bits a channel, rows without padding.
+    /// cleared, and used again for JPEG: 8 bits a channel, rows without padding.
     ///
     /// `region` is in pixels of the full image. `shrink` is 1, 2, 4 or 8, and taken up by JPEG, whose decoder can shrink;
     /// other formats decode at 1. At
@@ -249,6 +249,8 @@ impl Decoder {
                 decoder.jpeg.region(bytes, &options, region, shrink, into)
             });
         }
+        // The image before is not kept beside this one.
+        *into = Vec::new();
         let image = self.decode(bytes, &options)?;
         image.cut(region, into)
     }

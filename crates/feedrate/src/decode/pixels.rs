@@ -88,10 +88,10 @@ impl Image {
         Self::new(width, height, self.channels, pixels)
     }
 
-    /// Puts a rectangle of 8-bit pixels into `into`.
-    pub(super) fn cut(&self, region: Rect, into: &mut Vec<u8>) -> Result<Part, ImageError> {
+    /// Makes `into` a rectangle of 8-bit pixels, in the memory of this image: there is never a second one.
+    pub(super) fn cut(self, region: Rect, into: &mut Vec<u8>) -> Result<Part, ImageError> {
         check_region(region, self.width, self.height, None)?;
-        let Some(bytes) = self.pixels.as_u8() else {
+        let Pixels::U8(mut bytes) = self.pixels else {
             return Err(ImageError::new(
                 Flaw::Unsupported,
                 None,
@@ -100,11 +100,12 @@ impl Image {
         };
         let row = self.width as usize * self.channels;
         let (left, len) = (region.x as usize * self.channels, region.width as usize * self.channels);
-        into.clear();
-        for y in region.y..region.y + region.height {
+        for (to, y) in (region.y..region.y + region.height).enumerate() {
             let at = y as usize * row + left;
-            into.extend_from_slice(&bytes[at..at + len]);
+            bytes.copy_within(at..at + len, to * len);
         }
+        bytes.truncate(region.height as usize * len);
+        *into = bytes;
         Ok(Part {
             x: region.x,
             y: region.y,

@@ -117,6 +117,7 @@ impl Jpeg {
             return Ok(part);
         }
         // What is odd goes the way that says what is wrong with it, or gives what Pillow would.
+        *into = Vec::new();
         let image = self.whole(bytes, options, shrink)?;
         let shrink = if image.width == header.width.div_ceil(shrink) {
             shrink
