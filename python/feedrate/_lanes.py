@@ -94,8 +94,8 @@ def shape_of(loader: Any) -> Shape:
 
 
 class Turn:
-    """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one ``None`` but for lanes that
-    are taken up from a state."""
+    """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one for workers that do not have
+    the lane: units given and the cursor behind them, pickled, or ``None`` for the lane's start."""
 
     __slots__ = ("epoch", "row", "seed", "units")
 
@@ -208,7 +208,8 @@ class LaneFetcher:
     def _lane(self, lane: int, units: int, begin: Any, turn: Turn) -> _Open:
         opened = self._lanes.get(lane)
         if opened is None or opened.units > units or opened.key != (turn.epoch, turn.seed):
-            at, cursor = begin or (0, None)
+            at, stored = begin or (0, None)
+            cursor = None if stored is None else pickle.loads(stored)
             shape = self._shape
             native = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
             opened = self._lanes[lane] = _Open(native, at, turn)
@@ -299,10 +300,11 @@ class LanePlan(Plan):
                 lane = row * shape.units + column
                 if planned.get(lane, 0) > number:
                     continue
+                given, since, cursor = self.stands.get(lane, (0, 0, None))
                 begin = None
-                if lane not in begun and lane in self.stands:
-                    given, since, cursor = self.stands[lane]
-                    begin = (given - since, None if cursor is None else pickle.loads(cursor))
+                # A worker that replaces another goes on near where that one was. What is large is sent once: it reads from the start then.
+                if cursor is not None and (lane not in begun or len(cursor) <= LIGHT):
+                    begin = given - since, cursor
                 begun.add(lane)
                 planned[lane] = number + 1
                 units.append((lane, number, begin))

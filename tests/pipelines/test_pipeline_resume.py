@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +240,34 @@ def test_a_worker_that_is_killed_costs_a_retry(kill_at: int) -> None:
         if len(found) == kill_at:
             os.kill(batches._workers[kill_at % 2].pid, signal.SIGKILL)
     assert found == wanted
+
+
+def test_a_replaced_worker_goes_on_where_the_other_was(tmp_path: Path) -> None:
+    """It does not read its lanes from their starts: what is done again is what was on its way."""
+    log = tmp_path / "log"
+
+    def logged(x: int) -> int:
+        with log.open("a") as file:
+            file.write(f"{x}\n")
+        return x
+
+    source = feedrate.open(lines_of(tmp_path, 400)).map(lambda row: logged(row["x"])).lanes(rows=2)
+    loader = DataLoader(source, batch_size=4, seed=5, num_workers=2, workers="process", multiprocessing_context="fork")
+    batches: Any = iter(loader)
+    found = []
+    for number, batch in enumerate(batches):
+        found += batch.tolist()
+        if number == 80:
+            os.kill(batches._workers[0].pid, signal.SIGKILL)
+    assert sorted(found) == list(range(400))
+    again = len(log.read_text().split()) - 400
+    assert again <= 4 * 2 * (2 + 1), f"{again} elements were made again: a lane has about 160 behind it"
+
+
+def lines_of(folder: Path, count: int) -> str:
+    path = folder / "lines.jsonl"
+    path.write_text("".join(json.dumps({"x": x}) + "\n" for x in range(count)))
+    return str(path)
 
 
 def test_persistent_workers_begin_a_new_epoch() -> None:
