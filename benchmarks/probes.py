@@ -113,8 +113,13 @@ def any_size(engine: str, workers: int, params: Params, given: Any) -> Answer:
 
 
 def resumable(engine: str, workers: int, params: Params, size: int) -> tuple[Any, Counted]:
-    """A loader over counted samples, shuffled or not as a user would have it."""
+    """A loader over counted samples, shuffled or not as a user would have it; by a keyed permutation, where the row says so and the loader can."""
     data = Counted(size)
+    if params.get("keyed") and engine == "feedrate":
+        from feedrate.samplers import ShuffleSampler
+
+        order = ShuffleSampler(data, seed=21)
+        return loader_class(engine)(data, batch_size=params["batch_size"], sampler=order, num_workers=workers), data
     arguments = {"batch_size": params["batch_size"], "shuffle": params["shuffle"], "num_workers": workers}
     return loader_class(engine)(data, generator=seeded(21) if params["shuffle"] else None, **arguments), data
 

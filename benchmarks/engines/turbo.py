@@ -27,7 +27,11 @@ def version() -> str:
 def refuses(row: dict[str, Any], workers: int) -> str | None:
     if row["workload"] != "photos" or row["params"]["kind"] != "train":
         return "for training on photographs only"
-    return None if workers == len(os.sched_getaffinity(0)) else "one pool of threads as large as the machine, whatever num_workers says"
+    return (
+        None
+        if workers == len(os.sched_getaffinity(0))
+        else "one pool of threads as large as the machine, whatever num_workers says"
+    )
 
 
 def settings(row: dict[str, Any], workers: int) -> list[Setting]:

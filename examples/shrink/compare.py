@@ -128,7 +128,7 @@ def train(files: Any, held_out: Any, transform: tuple[Any, Any], seed: int, epoc
 
 
 def students_t(freedom: int) -> float:
-    """How many standard errors the 95 % interval reaches to each side, by the first terms of its expansion (Abramowitz and Stegun 26.7.5)."""
+    """Standard errors that the 95 % interval reaches to each side, by its expansion (Abramowitz and Stegun 26.7.5)."""
     z = 1.959964
     g1, g2 = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

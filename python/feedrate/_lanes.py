@@ -94,8 +94,8 @@ def shape_of(loader: Any) -> Shape:
 
 
 class Turn:
-    """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one for workers that do not have
-    the lane: units given and the cursor behind them, pickled, or ``None`` for the lane's start."""
+    """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one for workers that do not
+    have the lane: units given and the cursor behind them, pickled, or ``None`` for the lane's start."""
 
     __slots__ = ("epoch", "row", "seed", "units")
 

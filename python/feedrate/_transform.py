@@ -124,10 +124,8 @@ class Transform:
         ):
             if value not in allowed:
                 raise ValueError(f"{name} is one of {allowed}, but got {value!r}")
-        self._options: dict[str, Any] = {
-            **{"mode": mode, "shrink": shrink, "draws": draws, "pillow": pillow, "deep": deep},
-            "result": "numpy",
-        }
+        self._options: dict[str, Any] = {"mode": mode, "shrink": shrink, "draws": draws, "pillow": pillow, "deep": deep}
+        self._options["result"] = "numpy"
         #: Names of native steps and their arguments; what is drawn in Python is drawn by these.
         self._steps: tuple[tuple[str, tuple[Any, ...]], ...] = ()
         self._output: tuple[Any, ...] = ("uint8", "HWC", "divide", None)
