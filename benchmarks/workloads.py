@@ -164,6 +164,10 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
         geometry = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
         if kind == "test":
             geometry = [transforms.Resize(256), transforms.CenterCrop(224)]
+        if kind == "views":
+            # As SimCLR takes its views, without the blur.
+            jitter = transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)
+            geometry += [transforms.RandomApply([jitter], 0.8), transforms.RandomGrayscale(0.2)]
         self.transform = transforms.Compose([*geometry, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
         self.folder = ImageFolder(self.root, self.transform)
 

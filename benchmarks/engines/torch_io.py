@@ -19,7 +19,7 @@ def version() -> str:
 
 
 def refuses(row: dict[str, Any], workers: int) -> str | None:
-    return None if row["workload"] == "photos" else "for photographs only"
+    return None if row["workload"] == "photos" and row["params"]["kind"] != "views" else "for photographs without jitter"
 
 
 def settings(row: dict[str, Any], workers: int) -> list[Setting]:
