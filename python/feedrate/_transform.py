@@ -94,7 +94,10 @@ class Transform:
         steps: steps by name, such as ``[("random_resized_crop", 224), ("horizontal_flip",)]``: what the methods do, as a list.
         mode: what images are decoded to: ``"RGB"``, ``"L"`` (gray) or ``"RGBA"``.
         shrink: ``"exact"`` decodes every pixel that is wanted. ``"dct"`` lets the JPEG decoder give a half, a quarter or an
-            eighth of the size where what is resized stays at least as large as what comes out: quicker, and not the same pixels.
+            eighth of the size where what is resized stays ``reducing_gap`` times as large as what comes out: quicker, and not the
+            same pixels.
+        reducing_gap: see ``shrink``; as Pillow's, with the default of its ``thumbnail``. At 1 more is shrunk, and the decoder's
+            blocky averages show more: networks for small images have been seen to lose accuracy.
         draws: where random parameters come from. ``"keyed"``: from the key of the sample (:func:`feedrate.rng` inside of a
             loader). ``"torch"``: from torch's generator, in torchvision's order. Parameters can also be given with each call.
         pillow: whose order of a resize's two passes is taken: 13 (and newer) or 12 (and older). They differ by 1 or 2 in about
@@ -112,6 +115,7 @@ class Transform:
         *,
         mode: Literal["RGB", "L", "RGBA"] = "RGB",
         shrink: Literal["exact", "dct"] = "exact",
+        reducing_gap: float = 2.0,
         draws: Literal["keyed", "torch"] = "keyed",
         pillow: int = 13,
         deep: Literal["upper", "clip", "scale"] = "upper",
@@ -125,7 +129,7 @@ class Transform:
             if value not in allowed:
                 raise ValueError(f"{name} is one of {allowed}, but got {value!r}")
         self._options: dict[str, Any] = {"mode": mode, "shrink": shrink, "draws": draws, "pillow": pillow, "deep": deep}
-        self._options["result"] = "numpy"
+        self._options.update(result="numpy", reducing_gap=float(reducing_gap))
         #: Names of native steps and their arguments; what is drawn in Python is drawn by these.
         self._steps: tuple[tuple[str, tuple[Any, ...]], ...] = ()
         self._output: tuple[Any, ...] = ("uint8", "HWC", "divide", None)
@@ -137,6 +141,8 @@ class Transform:
                 raise ValueError(f"no step {method!r}: there are {', '.join(_METHODS)}")
             made = getattr(made, method)(*arguments, **named)
         self._steps, self._output = made._steps, made._output
+        # Built now, so that what cannot be is raised at the user's line.
+        _ = self.native
 
     # -- how it is made, compared and pickled
 
@@ -149,7 +155,7 @@ class Transform:
         dtype, layout, scale, normalize = self._output
         made = made.output(dtype, layout, scale, normalize)
         made = made.passes(self._options["pillow"]).deep(self._options["deep"])
-        return made.shrink(self._options["shrink"] == "dct")
+        return made.shrink(self._options["reducing_gap"] if self._options["shrink"] == "dct" else None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "native"}

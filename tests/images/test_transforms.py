@@ -330,7 +330,10 @@ def test_smaller_decoding_changes_little():
     for image in crops(4, 600, 450):
         file = jpeg(image, quality=95)
         a, b = exact(file).astype(int), quick(file).astype(int)
-        assert 0 < np.abs(a - b).mean() < 3
+        c = Transform(shrink="dct", reducing_gap=1).resize((64, 64))(file).astype(int)
+        assert 0 < np.abs(a - b).mean() < np.abs(a - c).mean() < 3
+    with pytest.raises(ValueError, match="reducing_gap is a number from 1 on, not 0.5"):
+        Transform(shrink="dct", reducing_gap=0.5).resize(9)(file)
     # Nothing to gain: the same pixels.
     assert np.array_equal(Transform(shrink="dct").resize((300, 300))(file), Transform().resize((300, 300))(file))
 

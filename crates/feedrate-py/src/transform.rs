@@ -254,11 +254,12 @@ impl ImageTransform {
         }
     }
 
-    /// Whether JPEGs may be decoded smaller than they are.
-    fn shrink(&self, shrink: bool) -> Self {
-        Self {
-            inner: self.inner.clone().shrink(shrink),
-        }
+    /// Whether JPEGs may be decoded smaller than they are, and how many times larger than what comes out they stay.
+    fn shrink(&self, gap: Option<f32>) -> PyResult<Self> {
+        let inner = self.inner.clone().shrink(gap);
+        Ok(Self {
+            inner: inner.map_err(|e| wrong(&e))?,
+        })
     }
 
     /// What becomes of 16 bits a channel: "upper", "clip" or "scale".

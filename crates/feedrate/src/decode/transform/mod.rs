@@ -342,7 +342,8 @@ pub struct ImageTransform {
     steps: Vec<Step>,
     output: Output,
     passes: Passes,
-    shrink: bool,
+    /// How many times larger than what comes out a JPEG stays that is decoded smaller; none is, without it.
+    shrink: Option<f32>,
     deep: Deep,
 }
 
@@ -353,7 +354,7 @@ impl Default for ImageTransform {
             steps: Vec::new(),
             output: Output::default(),
             passes: Passes::default(),
-            shrink: false,
+            shrink: None,
             deep: Deep::default(),
         }
     }
@@ -411,12 +412,20 @@ impl ImageTransform {
         self
     }
 
-    /// Whether a JPEG of which at least twice as many pixels are wanted in each direction as come out may be decoded at a half, a quarter or
-    /// an eighth: quicker, and not the same pixels.
-    #[must_use]
-    pub fn shrink(mut self, shrink: bool) -> Self {
-        self.shrink = shrink;
-        self
+    /// Whether a JPEG may be decoded at a half, a quarter or an eighth, as long as what is resized stays `gap` times as large in each
+    /// direction as what comes out: quicker, and not the same pixels. Pillow's `reducing_gap`, whose 2 leaves most of the filtering to the resize.
+    ///
+    /// # Errors
+    /// A gap below 1, or none that is a number.
+    pub fn shrink(mut self, gap: Option<f32>) -> Result<Self, TransformError> {
+        if let Some(gap) = gap
+            && (!gap.is_finite() || gap < 1.0)
+        {
+            let message = format!("reducing_gap is a number from 1 on, not {gap}");
+            return Err(TransformError::Definition(message));
+        }
+        self.shrink = gap;
+        Ok(self)
     }
 
     /// What becomes of 16 bits a channel, before the first step.
@@ -505,8 +514,8 @@ impl fmt::Display for ImageTransform {
         if self.passes == Passes::Pillow12 {
             f.write_str(" passes=pillow-12")?;
         }
-        if self.shrink {
-            f.write_str(" shrink=dct")?;
+        if let Some(gap) = self.shrink {
+            write!(f, " shrink=dct reducing_gap={gap}")?;
         }
         match self.deep {
             Deep::Upper => {}

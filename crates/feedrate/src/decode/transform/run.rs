@@ -467,19 +467,24 @@ impl Sources<'_> {
         }
     }
 
-    /// By how much a rectangle may be shrunk as it is decoded: as long as it stays at least as large as what becomes of it.
+    /// By how much a rectangle may be shrunk as it is decoded: as long as it stays so many times as large as what becomes of it.
     #[expect(clippy::cast_precision_loss, reason = "sizes of images")]
     fn shrink(&self, made: bool, area: [f32; 4], to: (usize, usize)) -> u32 {
         let Source::Encoded(bytes) = self.source else {
             return 1;
         };
-        if made || !self.transform.shrink || Format::of(bytes) != Some(Format::Jpeg) {
+        let Some(gap) = self
+            .transform
+            .shrink
+            .filter(|_| !made && Format::of(bytes) == Some(Format::Jpeg))
+        else {
             return 1;
-        }
+        };
         [8, 4, 2]
             .into_iter()
             .find(|shrink| {
-                let at_least = |from: f32, until: f32, length: usize| (until - from) / *shrink as f32 >= length as f32;
+                let at_least =
+                    |from: f32, until: f32, length: usize| (until - from) / *shrink as f32 >= length as f32 * gap;
                 at_least(area[0], area[2], to.0) && at_least(area[1], area[3], to.1)
             })
             .unwrap_or(1)
