@@ -70,7 +70,15 @@ def test_unsafe_opts_in_only_where_architecture_says() -> None:
     elsewhere = {path for path in opted if not path.startswith(("crates/feedrate-shm/", "crates/feedrate-py/"))}
     decode = "crates/feedrate/src/decode"
     # What calls C, what uses vector instructions, and tests of the first.
-    allowed = {"jpeg/ffi.rs", "webp/ffi.rs", "resample/avx2.rs", "transform/wide.rs", "transform/colour.rs", "fuzz.rs", "jpeg/tests.rs"}
+    allowed = {
+        "jpeg/ffi.rs",
+        "webp/ffi.rs",
+        "resample/avx2.rs",
+        "transform/wide.rs",
+        "transform/colour.rs",
+        "fuzz.rs",
+        "jpeg/tests.rs",
+    }
     assert elsewhere == {f"{decode}/{name}" for name in allowed} | {"crates/feedrate/src/random/ahead.rs"}
 
 

@@ -152,6 +152,16 @@ def _step_key(key: tuple[int, int, int, int]) -> tuple[int, int, int]:
     return seed, epoch, (place + step * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
 
 
+def set_pipeline_key(key: tuple[int, int] | None) -> None:
+    """By which seed and epoch pipelines that are asked for elements by number on the calling thread draw; ``None``: by their own."""
+    _local.pipeline_key = key
+
+
+def pipeline_key() -> tuple[int, int] | None:
+    """What :func:`set_pipeline_key` was given on this thread."""
+    return getattr(_local, "pipeline_key", None)
+
+
 def set_rng(value: Rng | None) -> None:
     """Makes ``value`` the answer of :func:`rng` on the calling thread."""
     _local.rng = value

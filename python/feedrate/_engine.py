@@ -233,7 +233,7 @@ class Engine:
             payload=self._payload,
             framework=self._recipe.framework,
             resume=resume,
-            keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
+            keep_states=settings.redo and not self._recipe.iterable and not self._recipe.addressed,
             shared_seed=settings.shared_seed,
             held=_worker.HeldInterrupts() if self._method == "fork" else None,
         )
@@ -293,7 +293,7 @@ class Engine:
         raise found from found.__cause__
 
     def _indices(self, indices: list[Any]) -> list[Any]:
-        return [index[1] for index in indices] if self._recipe.keyed else indices
+        return [index[1] for index in indices] if self._recipe.addressed else indices
 
     def _timed_out(self, worker: int, indices: list[Any]) -> NoReturn:
         message = f"DataLoader timed out after {self._settings.timeout} seconds"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedrate import _diagnose
-from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_rng
+from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_pipeline_key, set_rng
 from feedrate._errors import short
 from feedrate._framework import Allocate, Framework
 from feedrate._iterate import has_state, next_only
@@ -91,12 +91,18 @@ class Recipe:
     executor: Executor | None = field(default=None, repr=False)
     #: How a pipeline is cut into lanes; ``None`` for other datasets.
     lanes: Any = None
+    #: By which map-style pipelines draw, with the epoch; ``None`` for other datasets.
+    pipeline_seed: int | None = None
 
     @property
     def keyed(self) -> bool:
-        """Whether randomness is keyed by sample; then an index comes as ``((epoch, position of its first sample, step to the next
-        one), index)``."""
+        """Whether the generators of a sample are keyed."""
         return self.seeding == "sample" and self.lanes is None
+
+    @property
+    def addressed(self) -> bool:
+        """Whether an index comes as ``((epoch, position of its first sample, step to the next one), index)``."""
+        return self.lanes is None and (self.keyed or self.pipeline_seed is not None)
 
 
 def _explain(error: Exception, data: Any, index: Any) -> None:
@@ -130,6 +136,7 @@ class MapFetcher:
         if self._executor is None and recipe.items_in_flight > 1:
             self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
         self._keyed = recipe.keyed
+        self._addressed = recipe.addressed
         self._started: Any = None
         #: Called while the samples of a batch are waited for: a chance to :meth:`start` the next task.
         self.meanwhile: Callable[[], None] | None = None
@@ -149,11 +156,10 @@ class MapFetcher:
         if self._executor is None or not self._auto or self._filled or getattr(dataset, "__getitems__", None):
             return None
         try:
-            if not self._keyed:
+            if not self._addressed:
                 return self._submit(index, None)
             (epoch, first, step), index = index
-            seeds = [sample_seeds(self._recipe.seed, epoch, first + k * step, SAMPLE) for k in range(len(index))]
-            return self._submit(index, seeds)
+            return self._submit(index, self._seeds(index, epoch, first, step), epoch)
         except Exception:
             # An index that is no list of samples: the call will say so.
             return None
@@ -162,7 +168,7 @@ class MapFetcher:
         """The batch of one task."""
         self._started = started
         try:
-            batch = self._fetch_keyed(index) if self._keyed else self._fetch(index)
+            batch = self._fetch_addressed(*index) if self._addressed else self._fetch(index)
             return Stated(batch, self.snapshot()) if self._stated else batch
         except StopIteration as error:
             raise RuntimeError(
@@ -174,9 +180,9 @@ class MapFetcher:
         """Which sample (or collation of which samples) the fetcher is at."""
         return f"{self.stage} index {short(self.at)}" if self.stage == "sample" else f"{self.stage} of indices {short(self.at)}"
 
-    def _fetch(self, index: Any) -> Any:
+    def _fetch(self, index: Any, epoch: int | None = None) -> Any:
         if type(index) is Empty:
-            return emptied(self._fetch(list(index)))
+            return emptied(self._fetch(list(index), epoch))
         dataset = self._dataset
         self.stage = "sample"
         data: Any
@@ -189,7 +195,7 @@ class MapFetcher:
             self.stage, self.at = "__getitems__", index
             data = dataset.__getitems__(index)
         elif self._executor is not None:
-            data = self._parallel(index, None)
+            data = self._parallel(index, None, epoch)
         else:
             data = []
             append = data.append
@@ -217,20 +223,30 @@ class MapFetcher:
         targets = self._dataset.fill_batch(index, memory, seeds)
         return [images, self._collate(targets)]
 
-    def _submit(self, index: Any, keys: list[tuple[int, int, int]] | None) -> tuple[list[Any], list[Any]]:
+    def _seeds(self, index: Any, epoch: int, first: int, step: int) -> list[tuple[int, int, int]] | None:
+        if not self._keyed:
+            return None
+        return [sample_seeds(self._recipe.seed, epoch, first + k * step, SAMPLE) for k in range(len(index))]
+
+    def _submit(
+        self, index: Any, keys: list[tuple[int, int, int]] | None, epoch: int | None = None
+    ) -> tuple[list[Any], list[Any]]:
         assert self._executor is not None
         dataset = self._dataset
+        seed = self._recipe.pipeline_seed
+        pipelines = None if seed is None or epoch is None else (seed, epoch)
 
         def one(i: Any, seeds: tuple[int, int, int] | None) -> Any:
             if seeds is not None:
                 set_rng(Rng(seeds))
+            set_pipeline_key(pipelines)
             return dataset[i]
 
         indices = list(index)
         return indices, [self._executor.submit(one, i, keys[k] if keys else None) for k, i in enumerate(indices)]
 
-    def _parallel(self, index: Any, keys: list[tuple[int, int, int]] | None) -> list[Any]:
-        indices, futures = self._started or self._submit(index, keys)
+    def _parallel(self, index: Any, keys: list[tuple[int, int, int]] | None, epoch: int | None = None) -> list[Any]:
+        indices, futures = self._started or self._submit(index, keys, epoch)
         self._started = None
         data = []
         for i, future in zip(indices, futures, strict=True):
@@ -245,9 +261,18 @@ class MapFetcher:
                 raise
         return data
 
-    def _fetch_keyed(self, keyed_index: tuple[tuple[int, int, int], Any]) -> Any:
+    def _fetch_addressed(self, key: tuple[int, int, int], index: Any) -> Any:
         recipe = self._recipe
-        key, index = keyed_index
+        if recipe.pipeline_seed is None:
+            return self._fetch_keyed(key, index)
+        set_pipeline_key((recipe.pipeline_seed, key[0]))
+        try:
+            return self._fetch_keyed(key, index) if self._keyed else self._fetch(index, key[0])
+        finally:
+            set_pipeline_key(None)
+
+    def _fetch_keyed(self, key: tuple[int, int, int], index: Any) -> Any:
+        recipe = self._recipe
         if not recipe.borrow_globals:
             return self._fetch_at(index, *key)
         states = recipe.framework.save_states()
@@ -274,15 +299,13 @@ class MapFetcher:
             self._key(epoch, start, SAMPLE)
             return self._collate(dataset[index])
         if self._filled is not None:
-            seeds = [sample_seeds(self._recipe.seed, epoch, start + k * step, SAMPLE) for k in range(len(index))]
-            return self._fill(index, seeds)
+            return self._fill(index, self._seeds(index, epoch, start, step))
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
             self.stage, self.at = "__getitems__", index
             self._key(epoch, start, BATCH)
             data = dataset.__getitems__(index)
         elif self._executor is not None:
-            seeds = [sample_seeds(self._recipe.seed, epoch, start + k * step, SAMPLE) for k in range(len(index))]
-            data = self._parallel(index, seeds)
+            data = self._parallel(index, self._seeds(index, epoch, start, step), epoch)
         else:
             data = []
             for k, i in enumerate(index):

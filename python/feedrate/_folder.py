@@ -58,7 +58,7 @@ class ImageFolder:
         *,
         extensions: Sequence[str] = IMG_EXTENSIONS,
     ) -> None:
-        self.root = os.fspath(root)
+        self.root = os.path.expanduser(os.fspath(root))  # noqa: PTH111 (a string is wanted)
         self.transform = transform
         self.target_transform = target_transform
         #: Whether images are made by native code.

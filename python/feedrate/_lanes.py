@@ -361,14 +361,14 @@ class LanePlan(Plan):
 
 def facts(pipeline: Pipeline, shape: Shape) -> dict[str, Any]:
     """What has to be the same where a state is taken up."""
-    return {"pipeline": pipeline.fingerprint, **shape.facts()}
+    return {"pipeline": pipeline.fingerprint, "data": pipeline.data_fingerprint, **shape.facts()}
 
 
-def check_state(loader: Any, plan: dict[str, Any]) -> None:
-    """Refuses a state of other lanes."""
+def check_state(loader: Any, plan: dict[str, Any], *, over: bool) -> None:
+    """Refuses a state of other lanes; at the end of an epoch the next one may have other data."""
     shape = shape_of(loader)
     saved = plan["facts"]
-    check_same(loader.dataset, saved["pipeline"])
+    check_same(loader.dataset, saved["pipeline"], None if over else saved.get("data"))
     for name, fix in (
         ("rows", "build the pipeline with lanes(rows={})"),
         ("units", "build the pipeline with lanes(units={})"),

@@ -61,8 +61,8 @@ class DataLoader(Resumable):
         timeout: seconds to wait for a batch before ``RuntimeError`` is raised; 0 waits for ever.
         worker_init_fn: called with the worker's number in each worker before it starts.
         multiprocessing_context: a start method or context for process workers.
-        generator: where random numbers come from: a ``numpy.random.Generator``, an integer seed for one, or ``None`` for a fresh
-            one.
+        generator: where random numbers come from: a ``numpy.random.Generator``, an integer seed for one, or ``None`` for one of
+            ``seed``, and without that a fresh one.
         prefetch_factor: batches in flight for each worker (default 2).
         persistent_workers: keep the workers between epochs.
         in_order: deliver in the order of the sampler; ``False`` delivers as completed.
@@ -71,7 +71,7 @@ class DataLoader(Resumable):
             (seed, epoch, position of the sample).
         redo: replace a worker process that dies and do its tasks again.
         items_in_flight: samples of one batch that each worker fetches at the same time, on threads.
-        seed: the key of ``seeding="sample"``.
+        seed: the key of ``seeding="sample"`` and of the steps of pipelines; and of the order, where there is no ``generator``.
         snapshot_every_n_steps: batches of a worker between two calls of an iterable dataset's ``state_dict()``.
         distributed: give this rank its share of every step, of an order that is the same on all ranks: ``(rank, world size)``, or
             ``"auto"`` for those of ``torch.distributed``, torchrun's environment or JAX. Each epoch has another order, of ``seed``
@@ -133,6 +133,8 @@ class DataLoader(Resumable):
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = _context(multiprocessing_context, num_workers)
+        if generator is None and seed is not None:
+            generator = int(seed) & 0xFFFFFFFFFFFFFFFF
         self.generator = generator if isinstance(generator, np.random.Generator) else np.random.default_rng(generator)
         self.persistent_workers = persistent_workers
         self.in_order = in_order
@@ -220,6 +222,7 @@ class _Iterator(Asked):
             resume=epoch.resume_workers(),
             snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
             lanes=epoch.shape,
+            pipeline_seed=epoch.pipeline_seed(),
         )
         settings = Settings(
             num_workers=loader.num_workers,
@@ -254,7 +257,7 @@ class _Iterator(Asked):
         self._index_sampler = loader._index_sampler
         self._sampler_iter = iter(self._index_sampler)
         epoch_body = pickle.dumps((None, _options.dataset_epoch(loader.dataset)))
-        source = self._epoch.source(self._sampler_iter, keyed=loader.seeding == "sample")
+        source = self._epoch.source(self._sampler_iter)
         self._engine.begin(source, epoch_body, self._epoch.first_worker())
         self._batches = loader._agreed(self._engine, self._epoch)
         self._epoch.read_over(self)

@@ -28,6 +28,8 @@ class Known(ABC):
     world = 1
     #: Seed of this epoch's order, the same on all ranks, for a sampler that has no generator of its own.
     fixed: int | None = None
+    #: What that is in the first epoch.
+    common: int | None = None
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -35,6 +37,10 @@ class Known(ABC):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What must not change between saving and loading."""
+
+    def all_facts(self) -> dict[str, Any]:
+        """With the seed that ranks have in common."""
+        return self.facts() if self.common is None else {**self.facts(), "seed": self.common}
 
     @abstractmethod
     def draw(self, seed: Any) -> tuple[Order, Any]:
@@ -143,13 +149,18 @@ class _Torch(Known):
         return order
 
 
+def _own(sampler: Any) -> dict[str, bool]:
+    """Whether a sampler draws from a generator of its own: then the state has it, and else the seed that was drawn."""
+    return {"generator": sampler.generator is not None}
+
+
 class _Random(_Torch):
     kind = "random"
     _unfinished = False
 
     def facts(self) -> dict[str, Any]:
         s = self.sampler
-        return {"size": len(s.data_source), "replacement": s.replacement, "num_samples": s.num_samples}
+        return {"size": len(s.data_source), "replacement": s.replacement, "num_samples": s.num_samples, **_own(s)}
 
     def global_draws(self) -> int:
         return 1 if self.sampler.generator is None and self.fixed is None else 0
@@ -191,6 +202,7 @@ class _Weighted(_Torch):
             "weights": zlib.crc32(np.ascontiguousarray(s.weights.numpy()).tobytes()),
             "num_samples": s.num_samples,
             "replacement": s.replacement,
+            **_own(s),
         }
 
     def draw(self, seed: Any) -> tuple[Order, Any]:
@@ -207,7 +219,7 @@ class _Subset(_Torch):
         return np.ascontiguousarray(np.asarray(self.sampler.indices), np.int64)
 
     def facts(self) -> dict[str, Any]:
-        return {"indices": zlib.crc32(self._indices().tobytes()), "size": len(self.sampler.indices)}
+        return {"indices": zlib.crc32(self._indices().tobytes()), "size": len(self.sampler.indices), **_own(self.sampler)}
 
     def draw(self, seed: Any) -> tuple[Order, Any]:
         generator, seed = self._generator(seed)
@@ -285,6 +297,14 @@ def check_same(saved: dict[str, Any], now: dict[str, Any], what: str) -> None:
     """Raises :class:`ResumeError` for the first fact that differs."""
     for name in {**saved, **now}:
         if saved.get(name) != now.get(name):
+            if name == "generator":
+                with_one, without = (
+                    ("the state was", "this loader is") if saved.get(name) else ("this loader is", "the state was")
+                )
+                raise ResumeError(
+                    f"{with_one} made with a generator, {without} made without: the order would not go on where it stopped. Give both "
+                    "a generator (generator=torch.Generator(), whose state comes with the loader's), or none"
+                )
             raise ResumeError(
                 f"the state was saved with {what}: {name} = {saved.get(name)!r}, this loader has {name} = {now.get(name)!r}. The order "
                 f"would not go on where it stopped: load it into a loader with the same {name}"

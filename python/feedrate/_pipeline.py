@@ -7,10 +7,12 @@ import builtins
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, overload
 
 from feedrate import _native
+from feedrate._context import pipeline_key
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -19,6 +21,19 @@ def _name(function: Callable[..., Any]) -> str:
         arguments = [repr(a) for a in function.args] + [f"{k}={v!r}" for k, v in function.keywords.items()]
         return f"{_name(function.func)}({', '.join(arguments)})" if arguments else _name(function.func)
     return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def _merged(parents: tuple[Pipeline, ...]) -> dict[str, Any]:
+    """The options of pipelines that become one: what holds for one of them holds for all, and two that differ are refused."""
+    found: dict[str, Any] = {}
+    for parent in parents:
+        for name, value in parent._options.items():
+            if name in found and found[name] != value:
+                raise ValueError(
+                    f"two pipelines that are joined have {name}={found[name]!r} and {name}={value!r}: say it once, on what joins them"
+                )
+            found[name] = value
+    return found
 
 
 class Pipeline:
@@ -39,7 +54,7 @@ class Pipeline:
         """Not for users: ``make`` names a constructor or a method of the native definition."""
         self._made = make, parents, args
         #: What holds for the pipeline as a whole: seed, lanes, what happens to bad elements.
-        self._options: dict[str, Any] = {**(parents[0]._options if parents else {}), **(options or {})}
+        self._options: dict[str, Any] = {**_merged(parents), **(options or {})}
         self._epoch = 0
 
     # -- how it is made, copied and pickled
@@ -66,10 +81,16 @@ class Pipeline:
         """Equal for equal definitions over equally named data: 16 hexadecimal digits."""
         return f"{self._native.fingerprint:016x}"
 
+    @functools.cached_property
+    def data_fingerprint(self) -> str:
+        """Equal as long as no file was added, taken away, or rewritten to another size: 16 hexadecimal digits. Lists the files."""
+        return f"{self._native.data_fingerprint():016x}"
+
     @property
     def indexed(self) -> bool:
-        """Whether every element can be had by its number: an indexed source, and steps that give one element for each."""
-        return bool(self._native.indexed)
+        """Whether every element can be had by its number: an indexed source, steps that give one element for each, and none that is left
+        out by :meth:`on_error`."""
+        return isinstance(self, IndexedPipeline)
 
     @property
     def native(self) -> bool:
@@ -362,7 +383,7 @@ class Pipeline:
     ) -> Pipeline:
         """What happens to elements that cannot be read or made: ``"raise"`` raises in their place, ``"skip"`` leaves them out and takes the
         next ones, so that batches stay full; a function is asked, and its truth means skip. More than ``at_most`` of them in an epoch
-        raise after all. ``log`` names a file to which each is appended as a line of JSON: shard, key, step and reason. A loader's
+        raise after all. Elements have no numbers then: the pipeline is a stream, for loaders too. ``log`` names a file to which each is appended as a line of JSON: shard, key, step and reason. A loader's
         ``skipped`` lists them too.
         """
         if policy not in ("raise", "skip") and not callable(policy):
@@ -377,8 +398,19 @@ class Pipeline:
 
     def __iter__(self) -> Iterator[Any]:
         """All elements of the next epoch, as one lane."""
+        self._refuse_foreign_workers()
         epoch, self._epoch = self._epoch, self._epoch + 1
         return Elements(self, epoch)
+
+    def _refuse_foreign_workers(self) -> None:
+        """Each worker of torch's own loader would give every element."""
+        data = sys.modules.get("torch.utils.data")
+        info = None if data is None else data.get_worker_info()
+        if info is not None and info.num_workers > 1 and info.dataset is self and type(info).__module__.startswith("torch."):
+            raise RuntimeError(
+                f"torch.utils.data.DataLoader with num_workers={info.num_workers} would give each element of a pipeline {info.num_workers} "
+                "times: use feedrate.torch.DataLoader, which takes the same arguments and cuts the pipeline into shares"
+            )
 
 
 class StreamPipeline(Pipeline):
@@ -411,9 +443,28 @@ class IndexedPipeline(Pipeline):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The elements of these numbers, in this order; each shard is read once, from front to back."""
-        found: list[Any] = self._native.get([i.__index__() for i in indices], self._options.get("seed", 0), self._epoch)
+        """The elements of these numbers, in this order; each shard is read once, from front to back. Steps draw by the seed and epoch of
+        the loader that asks, else by those of the pipeline."""
+        key = pipeline_key()
+        seed, epoch = (0, self._epoch) if key is None else key
+        found: list[Any] = self._native.get([i.__index__() for i in indices], self._options.get("seed", seed), epoch)
         return found
+
+
+def holds_pipeline(dataset: Any) -> bool:
+    """Whether elements of a map-style dataset come from pipelines: it is one, or wraps some as torch's ``Subset`` and ``ConcatDataset`` do."""
+    ahead, seen = [dataset], set()
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, IndexedPipeline):
+            return True
+        if id(one) in seen or len(seen) > 100:
+            continue
+        seen.add(id(one))
+        state = getattr(one, "__dict__", {})
+        inner = [state.get("dataset"), *(found if isinstance(found := state.get("datasets"), list | tuple) else ())]
+        ahead += [each for each in inner if each is not None]
+    return False
 
 
 class Elements:
@@ -445,23 +496,42 @@ class Elements:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element is made from."""
-        return {"pipeline": self._pipeline.fingerprint, "epoch": self._number, "cursor": self._lane.cursor()}
+        pipeline = self._pipeline
+        return {
+            "pipeline": pipeline.fingerprint,
+            "data": pipeline.data_fingerprint,
+            "seed": pipeline._options.get("seed", 0),
+            "epoch": self._number,
+            "cursor": self._lane.cursor(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where ``state`` was taken."""
-        check_same(self._pipeline, state["pipeline"])
+        check_same(self._pipeline, state["pipeline"], state["data"])
+        seed = self._pipeline._options.get("seed", 0)
+        if state["seed"] != seed:
+            from feedrate._state_errors import ResumeError
+
+            raise ResumeError(f"the state was saved with seed={state['seed']}, this pipeline has seed={seed}: use the same")
         self._number = state["epoch"]
         self._lane = self._open(state["cursor"])
 
 
-def check_same(pipeline: Pipeline, fingerprint: str) -> None:
-    """Refuses the state of another pipeline."""
+def check_same(pipeline: Pipeline, fingerprint: str, data: str | None) -> None:
+    """Refuses the state of another pipeline, and of one over other data, where that counts."""
     if fingerprint != pipeline.fingerprint:
         from feedrate._state_errors import ResumeError
 
         raise ResumeError(
             f"the state was saved with a pipeline of the fingerprint {fingerprint}, this one has {pipeline.fingerprint}:\n{pipeline}"
             "Use the same steps, options and data"
+        )
+    if data is not None and data != pipeline.data_fingerprint:
+        from feedrate._state_errors import ResumeError
+
+        raise ResumeError(
+            "the state was saved over other data: since then a file was added, taken away or changed in size, and places in it would mean "
+            f"other elements. Use the files as they were, or begin an epoch anew:\n{pipeline}"
         )
 
 
@@ -530,8 +600,8 @@ ARRAYS = "numpy"
 
 def _made(make: str, parents: tuple[Pipeline, ...], args: tuple[Any, ...], options: dict[str, Any] | None = None) -> Pipeline:
     made = StreamPipeline(make, parents, args, options)
-    # Built now, so that what cannot be is raised at the user's line.
-    if not made._native.indexed:
+    # Built now, so that what cannot be is raised at the user's line. Where elements may be left out, none has a number of its own.
+    if not made._native.indexed or made._options.get("on_error", "raise") != "raise":
         return made
     indexed = IndexedPipeline(make, parents, args, options)
     indexed.__dict__["_native"] = made._native

@@ -91,7 +91,7 @@ class OrderPlan(Plan):
             if self._peeked:
                 self._known.pass_over_draws()
             self._order, self._seed = self._known.draw(self._seed)
-            self._facts = self._known.facts()
+            self._facts = self._known.all_facts()
             if self._finished:
                 self._known.finish()
         return self._order
@@ -177,7 +177,7 @@ class OrderPlan(Plan):
         return mask
 
     def state(self, delivered: int) -> dict[str, Any]:
-        facts = self._facts or self._known.facts()
+        facts = self._facts or self._known.all_facts()
         known = self._known
         extent: Any = known.extent()
         if extent is None:

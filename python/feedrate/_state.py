@@ -17,6 +17,7 @@ from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._errors import short
 from feedrate._fetch import END, Stated
 from feedrate._iterate import has_state
+from feedrate._pipeline import Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
 from feedrate._state_errors import ResumeError
@@ -90,6 +91,10 @@ class Epoch:
         #: How its pipeline is cut into lanes, if it is one.
         self.shape = _lanes.shape_of(loader) if _lanes.is_laned(loader.dataset) else None
         self.known = None if self.stream else _known(loader, self.number)
+        #: Whether samples come from map-style pipelines, which draw by the loader's seed and epoch.
+        self.held = not self.stream and holds_pipeline(loader.dataset)
+        #: Whether index objects come with where they stand in the epoch.
+        self.addressed = self.shape is None and (self.held or loader.seeding == "sample")
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
         self.tracked = self.stream or not loader.in_order or has_state(loader.dataset)
@@ -165,7 +170,7 @@ class Epoch:
             if not has_state(sampler):
                 self._globals = {name: _randoms.pack(_randoms.read(g)) for name, g in _randoms.process_wide().items()}
 
-    def source(self, made: Iterator[Any], *, keyed: bool) -> Iterator[Any]:
+    def source(self, made: Iterator[Any]) -> Iterator[Any]:
         """What the feed is begun with. ``made`` is the iterator over the loader's index sampler that was made for this epoch."""
         loader: Any = self._loader()
         sampler, cut = _ordering(loader)
@@ -174,7 +179,7 @@ class Epoch:
         plan: Plan
         if self.shape is not None:
             plan = _lanes.LanePlan(
-                loader, self.shape, {} if self._saved.get("over") else saved, self.number, self._pipeline_seed()
+                loader, self.shape, {} if self._saved.get("over") else saved, self.number, self.pipeline_seed()
             )
         elif self.stream:
             plan = StreamPlan(cut or Cut(None, False), made)
@@ -204,19 +209,25 @@ class Epoch:
             )
         self._plan = plan
         objects = iter(plan)
-        if keyed and self.shape is None:
+        if self.addressed:
             objects = _keyed(objects, plan, self.number)
         if self._left_out:
             left_out = set(self._left_out)
             objects = (index for k, index in enumerate(objects) if k not in left_out)
         return objects
 
-    def _pipeline_seed(self) -> int:
+    def pipeline_seed(self) -> int | None:
+        """By which pipelines draw: their own seed, else the loader's, that of the state, or one that is drawn now (0 with ranks, which
+        have to agree). ``None`` where there is none."""
+        if self.shape is None and not self.held:
+            return None
         loader: Any = self._loader()
-        seed = loader.dataset._options.get("seed", loader.seed)
+        seed = _said_seed(loader)
+        if seed is None:
+            seed = loader._pipeline_seed
         if seed is None:
             seed = 0 if loader._ranks is not None else _options.keyed_seed(loader, self.base_seed)
-        return int(seed) & 0xFFFFFFFFFFFFFFFF
+        return int(seed) & _MASK
 
     # -- workers
 
@@ -370,8 +381,11 @@ class Epoch:
 
     def _users(self, loader: Any, workers: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        if loader.seeding == "sample" or (self.shape is not None and getattr(loader, "_drawn_seed", None) is not None):
+        if loader.seeding == "sample" and self.shape is None:
             found["key"] = loader.seed if loader.seed is not None else loader._drawn_seed
+        seed = self.pipeline_seed()
+        if seed is not None:
+            found["pipeline seed"] = seed
         if self._stands and (self.stream or has_state(loader.dataset)):
             each = []
             for worker in range(max(1, workers)):
@@ -384,10 +398,20 @@ class Epoch:
         return found
 
 
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _said_seed(loader: Any) -> int | None:
+    """The seed that the user gave to a pipeline or its loader."""
+    own = loader.dataset._options.get("seed") if isinstance(loader.dataset, Pipeline) else None
+    seed = loader.seed if own is None else own
+    return None if seed is None else int(seed) & _MASK
+
+
 def _known(loader: Any, epoch: int) -> _orders.Known | None:
     found = _orders.known(_ordering(loader)[0])
     if found is not None and loader._ranks is not None:
-        found.fixed = (loader.seed or 0) + epoch
+        found.fixed, found.common = (loader.seed or 0) + epoch, loader.seed or 0
     return found
 
 
@@ -417,7 +441,7 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
     elif known is not None:
         _, cut = _ordering(loader)
         assert cut is not None
-        state["plan"] = {"kind": known.kind, "facts": known.facts(), "samples": 0, "seed": None, "batch_size": cut.batch_size}
+        state["plan"] = {"kind": known.kind, "facts": known.all_facts(), "samples": 0, "seed": None, "batch_size": cut.batch_size}
     else:
         sampler, cut = _ordering(loader)
         plan = SamplerPlan(sampler, cut)
@@ -466,6 +490,8 @@ class Resumable:
 
     # Set on the loader, and seen by none of the framework's own checks.
     _epochs: int = 0
+    #: Of a state that was loaded.
+    _pipeline_seed: int | None = None
     _epoch: Epoch | None = None
     _loaded: dict[str, Any] | None = None
     _skip: int = 0
@@ -545,6 +571,7 @@ class Resumable:
         object.__setattr__(self, "_epochs", state["epoch"] if state else 0)
         if state and "key" in state:
             object.__setattr__(self, "_drawn_seed", state["key"])
+        object.__setattr__(self, "_pipeline_seed", state.get("pipeline seed") if state else None)
 
     def skip(self, steps: int) -> None:
         """Makes the next ``iter()`` pass over ``steps`` batches. Those of map-style data are not loaded; a stream has to be read to
@@ -671,7 +698,7 @@ class Resumable:
             )
         saved_facts, facts = plan["facts"], now["facts"]
         if plan["kind"] == "lanes":
-            _lanes.check_state(self, plan)
+            _lanes.check_state(self, plan, over=bool(state.get("over")))
         else:
             _orders.check_same(saved_facts, facts, "an order")
         self._check_ranks(plan)
@@ -687,6 +714,11 @@ class Resumable:
         if key is not None and me.seed is not None and me.seed != key:
             raise ResumeError(
                 f"the state was saved with seed={key}, this loader has seed={me.seed}: leave seed out, or give {key}"
+            )
+        said, seed = _said_seed(self), state.get("pipeline seed")
+        if seed is not None and said is not None and said != seed:
+            raise ResumeError(
+                f"the state was saved by a pipeline that drew with seed={seed}, here it is seed={said}: leave it out, or give {seed}"
             )
         if state.get("ahead") and plan["kind"] not in ("sampler", "stream") and plan.get("batch_size") != now.get("batch_size"):
             raise ResumeError(

@@ -308,6 +308,7 @@ def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
         resume=it._epoch.resume_workers(),
         snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
         lanes=it._epoch.shape,
+        pipeline_seed=it._epoch.pipeline_seed(),
     )
 
 
@@ -369,10 +370,9 @@ class _FeedIter(_BaseDataLoaderIter, Asked):
             super().__init__(loader)
         self._base_seed = epoch.seeded(int(self._base_seed))
         self._batch_size = loader.batch_size
-        self._keyed = loader.seeding == "sample"
 
     def _source(self) -> Iterator[Any]:
-        return self._epoch.source(self._sampler_iter, keyed=self._keyed)
+        return self._epoch.source(self._sampler_iter)
 
     def _end(self) -> None:
         self._over = True

@@ -303,6 +303,11 @@ impl Pipeline {
         self.inner.fingerprint()
     }
 
+    /// Names and sizes of what is read, hashed. Lists the sources.
+    fn data_fingerprint(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| self.inner.data_fingerprint()).map_err(|failure| raise(py, failure))
+    }
+
     /// Element `index` of an indexed pipeline, as epoch `epoch` under `seed` has it.
     fn get(&self, py: Python<'_>, indices: Vec<u64>, seed: u64, epoch: u64) -> PyResult<Vec<Py<PyAny>>> {
         let found = py

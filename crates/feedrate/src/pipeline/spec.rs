@@ -1,6 +1,6 @@
 //! The graph as data.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -299,6 +299,28 @@ impl Pipeline {
     /// The steps of [`Display`](fmt::Display), hashed (FNV-1a): equal definitions over equally named data have equal ones.
     pub fn fingerprint(&self) -> u64 {
         fnv(self.to_string().bytes())
+    }
+
+    /// The names and sizes of all files that are read (of what lies in memory the number of records), hashed: equal as long as no file
+    /// was added, taken away or rewritten to another size. Lists the sources, which may block.
+    pub fn data_fingerprint(&self) -> Result<u64, Failure> {
+        let mut found = String::new();
+        self.list_data(&mut found)?;
+        Ok(fnv(found.bytes()))
+    }
+
+    fn list_data(&self, found: &mut String) -> Result<(), Failure> {
+        let node = &*self.0;
+        if let Step::Source { source, .. } = &node.step {
+            let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
+            for part in parts.iter() {
+                let name = part.name.rsplit('/').next().unwrap_or_default();
+                // A number of records may become known later on; a size is there from the start.
+                let size = part.bytes.or(part.records);
+                let _ = writeln!(found, "{name} {size:?}");
+            }
+        }
+        node.inputs.iter().try_for_each(|input| input.list_data(found))
     }
 
     /// How many elements an epoch has, where the definition tells: with known numbers of records and one element for each. Lists the
