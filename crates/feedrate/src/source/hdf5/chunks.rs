@@ -1,6 +1,8 @@
 //! Rows that are stored in chunks.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use hdf5_reader::chunk_index::{self, ChunkEntry};
 use hdf5_reader::error::Error;
@@ -179,6 +181,40 @@ struct Slot {
     mask: u32,
 }
 
+/// A dataset: the file's part, and the address of its header.
+type Place = (usize, u64);
+/// What tells that a file is as it was: its size and time.
+pub(super) type Stamp = (u64, Option<SystemTime>);
+type Listed = HashMap<Place, (Stamp, Arc<[Slot]>)>;
+
+/// What indexes list, for all readers of a source: opening a file for one row would else walk them each time.
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<Listed>);
+
+impl Known {
+    /// What is known. Nobody waits: a lock that was held during a fork is held for ever in the child.
+    fn get(&self, place: Place, stamp: Stamp) -> Option<Arc<[Slot]>> {
+        let known = self.0.try_lock().ok()?;
+        let (found, slots) = known.get(&place)?;
+        (*found == stamp).then(|| Arc::clone(slots))
+    }
+
+    fn put(&self, place: Place, stamp: Stamp, slots: &Arc<[Slot]>) {
+        if let Ok(mut known) = self.0.try_lock() {
+            known.insert(place, (stamp, Arc::clone(slots)));
+        }
+    }
+}
+
+/// Where a dataset's index is: its address, its kind (none is the older B-tree), and the most that the dataset may grow to; and the
+/// address of the dataset's header.
+pub(super) struct Index {
+    pub(super) address: u64,
+    pub(super) kind: Option<ChunkIndexing>,
+    pub(super) most: Option<Vec<u64>>,
+    pub(super) header: u64,
+}
+
 /// Rows that are decoded: all that are abreast, so that no chunk is decoded again for the next row.
 struct Block {
     first: u64,
@@ -193,34 +229,32 @@ pub(super) struct Chunks {
     path: String,
     base: u64,
     grid: Grid,
-    index: (u64, Option<ChunkIndexing>, Option<Vec<u64>>),
+    index: Index,
     filters: Vec<FilterDescription>,
     registry: Arc<FilterRegistry>,
+    known: Arc<Known>,
+    place: Place,
+    stamp: Stamp,
     /// By number, once they have been looked for.
-    slots: Option<Vec<Slot>>,
+    slots: Option<Arc<[Slot]>>,
     block: Option<Block>,
     packed: Vec<u8>,
 }
 
 impl Chunks {
-    /// Of an index: its address, its kind (none is the older B-tree), and the most that the dataset may grow to.
-    pub(super) fn new(
-        file: &File,
-        path: &str,
-        grid: Grid,
-        index: (u64, Option<ChunkIndexing>, Option<Vec<u64>>),
-        filters: Vec<FilterDescription>,
-        registry: Arc<FilterRegistry>,
-    ) -> Self {
+    pub(super) fn new(file: &File, path: &str, grid: Grid, index: Index, filters: Vec<FilterDescription>) -> Self {
         Self {
             file: file.inner.clone(),
             name: Arc::clone(&file.name),
             path: path.to_owned(),
             base: file.base,
             grid,
+            place: (file.part, index.header),
             index,
             filters,
-            registry,
+            registry: Arc::clone(&file.registry),
+            known: Arc::clone(&file.known),
+            stamp: file.stamp,
             slots: None,
             block: None,
             packed: Vec::new(),
@@ -263,11 +297,21 @@ impl Chunks {
 
     /// Decodes the rows around one.
     fn load(&mut self, window: &Window, row: u64, fill: &[u8]) -> Result<Block, SourceError> {
-        if self.slots.is_none() {
-            let entries = self.entries();
-            let entries = entries.map_err(|error| failed(&self.name, &error).of(format!("dataset {}", self.path)))?;
-            self.slots = Some(self.slots(&entries)?);
-        }
+        let slots = if let Some(slots) = &self.slots {
+            Arc::clone(slots)
+        } else {
+            let slots = if let Some(known) = self.known.get(self.place, self.stamp) {
+                known
+            } else {
+                let entries = self.entries();
+                let entries =
+                    entries.map_err(|error| failed(&self.name, &error).of(format!("dataset {}", self.path)))?;
+                let slots = self.slots(&entries)?.into();
+                self.known.put(self.place, self.stamp, &slots);
+                slots
+            };
+            self.slots.insert(slots).clone()
+        };
         let (deep, abreast) = (self.grid.deep(), self.grid.abreast());
         let line = row / deep;
         let most = if abreast == 1 {
@@ -281,7 +325,6 @@ impl Chunks {
         let rows = most.min(start + deep - first).min(self.grid.shape[0] - first);
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
         let skip = usize::try_from(first - start).unwrap_or(usize::MAX);
-        let slots = self.slots.as_deref().unwrap_or_default();
         let from = slots.partition_point(|slot| slot.number < line * abreast);
         let found: Vec<Slot> = slots[from..]
             .iter()
@@ -370,7 +413,9 @@ impl Chunks {
 
     /// All that the index lists.
     fn entries(&self) -> Result<Vec<ChunkEntry>, Error> {
-        let (address, kind, most) = &self.index;
+        let Index {
+            address, kind, most, ..
+        } = &self.index;
         let (storage, block) = (self.file.storage(), self.file.superblock());
         let (offsets, lengths) = (block.offset_size, block.length_size);
         let (shape, dims) = (&self.grid.shape[..], &self.grid.dims[..]);

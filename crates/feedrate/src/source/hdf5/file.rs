@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hdf5_reader::error::Error;
-use hdf5_reader::{BlockCacheStorage, Dataset, Hdf5File, OpenOptions, Storage, StorageBuffer};
+use hdf5_reader::{BlockCacheStorage, Dataset, FilterRegistry, Hdf5File, OpenOptions, Storage, StorageBuffer};
 
+use super::chunks::{Known, Stamp};
 use super::filters;
 use crate::source::window::{Window, fill_at};
 use crate::source::{Fault, SourceError};
@@ -63,10 +64,15 @@ pub(super) struct File {
     pub(super) name: Arc<str>,
     /// What all addresses are counted from.
     pub(super) base: u64,
+    /// Which of the source's it is, and what tells whether it is still the same.
+    pub(super) part: usize,
+    pub(super) stamp: Stamp,
+    pub(super) registry: Arc<FilterRegistry>,
+    pub(super) known: Arc<Known>,
 }
 
 impl File {
-    pub(super) fn open(path: &Path, name: Arc<str>) -> Result<Self, SourceError> {
+    pub(super) fn open(path: &Path, name: Arc<str>, part: usize, known: Arc<Known>) -> Result<Self, SourceError> {
         let window = Window::open(path, Arc::clone(&name))?;
         let storage = Positioned {
             file: Arc::clone(window.file()),
@@ -91,11 +97,16 @@ impl File {
             );
             return Err(SourceError::new(Fault::Truncated, &*name, message));
         }
+        let modified = window.file().metadata().and_then(|meta| meta.modified()).ok();
         Ok(Self {
+            stamp: (window.len(), modified),
             inner,
             window,
             name,
             base,
+            part,
+            registry: Arc::new(filters::registry()),
+            known,
         })
     }
 

@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use self::chunks::Known;
 use self::file::File;
 use self::rows::Column;
 use super::guard::guard;
@@ -35,14 +36,15 @@ const GIVEN: usize = 256 << 20;
 /// datasets and values in other files; no link to another file is followed. Chunks may be packed by deflate (gzip), shuffle, Fletcher's checksum, LZF, szip,
 /// N-bit, and scale and offset.
 ///
-/// Rows are found by number. Memory for each reader: 1 MiB of the file's headers and indexes; for each dataset in chunks, 32 bytes for each chunk,
-/// while they are looked up some 100, and the rows that are decoded: those of one chunk, of all chunks that share them, if that is not
+/// Rows are found by number. Memory: for each dataset in chunks 32 bytes for each chunk, once for all readers, and some 100 while they are looked up.
+/// For each reader: 1 MiB of the file's headers and indexes; for each dataset in chunks, the rows that are decoded: those of one chunk, of all chunks that share them, if that is not
 /// more than 64 MiB, else as many as fit, so that chunks that are deep and narrow are decoded several times; for each dataset of
 /// strings or sequences, 64 MiB of those that were read last.
 #[derive(Debug)]
 pub struct Hdf5 {
     shards: Paths,
     columns: Option<Vec<String>>,
+    known: Arc<Known>,
 }
 
 impl Hdf5 {
@@ -51,6 +53,7 @@ impl Hdf5 {
         Self {
             shards: Paths::new(paths),
             columns: None,
+            known: Arc::default(),
         }
     }
 
@@ -64,15 +67,14 @@ impl Hdf5 {
     fn reader(&self, part: usize) -> Result<Hdf5Reader, SourceError> {
         let (path, name) = self.shards.path(part)?;
         guard(&Arc::clone(&name), || {
-            let file = File::open(path, Arc::clone(&name))?;
+            let file = File::open(path, Arc::clone(&name), part, Arc::clone(&self.known))?;
             let paths = match &self.columns {
                 Some(paths) => paths.clone(),
                 None => file.datasets()?,
             };
-            let registry = Arc::new(filters::registry());
             let columns: Vec<Column> = paths
                 .iter()
-                .map(|path| Column::open(&file, path, &registry))
+                .map(|path| Column::open(&file, path))
                 .collect::<Result<_, _>>()?;
             let Some(first) = columns.first() else {
                 let message = "there is no dataset in it, so there are no rows";

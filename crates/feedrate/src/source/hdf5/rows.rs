@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use hdf5_reader::Dataset;
 use hdf5_reader::messages::HdfMessage;
 use hdf5_reader::messages::dataspace::DataspaceType;
+use hdf5_reader::messages::filter_pipeline::FilterDescription;
 use hdf5_reader::messages::layout::DataLayout;
-use hdf5_reader::{Dataset, FilterRegistry};
 
-use super::chunks::{Chunks, Grid};
+use super::chunks::{Chunks, Grid, Index};
 use super::file::{File, failed};
 use super::types::{Charset, Element, Kind, Padding, Refused};
 use crate::batch::{DType, Heap, Tensor, TensorError, Value};
@@ -41,76 +42,133 @@ pub(super) struct Column {
     rows: u64,
     /// Bytes of one row as it is stored.
     row: usize,
-    fill: Vec<u8>,
+    /// An element that was not written.
+    empty: Vec<u8>,
     stored: Stored,
 }
 
-impl Column {
-    pub(super) fn open(file: &File, path: &str, registry: &Arc<FilterRegistry>) -> Result<Self, SourceError> {
-        let dataset = file.dataset(path)?;
-        let wrong =
-            |fault, message: String| SourceError::new(fault, &*file.name, message).of(format!("dataset {path}"));
-        let said = |error| failed(&file.name, &error).of(format!("dataset {path}"));
-        let header = file.inner.get_or_parse_header(dataset.address()).map_err(said)?;
-        let (mut space, mut layout, mut fill, mut filters) = (None, None, None, Vec::new());
-        for message in &header.messages {
+/// What a dataset's header says that matters here.
+struct Header {
+    dims: Vec<u64>,
+    most: Option<Vec<u64>>,
+    layout: DataLayout,
+    empty: Option<Vec<u8>>,
+    filters: Vec<FilterDescription>,
+}
+
+impl Header {
+    fn of(messages: &[HdfMessage]) -> Result<Self, Refused> {
+        let (mut space, mut layout, mut empty, mut filters) = (None, None, None, Vec::new());
+        for message in messages {
             match message {
                 HdfMessage::Dataspace(found) => space = Some(found),
                 HdfMessage::DataLayout(found) => layout = Some(&found.layout),
-                // The newer of the two messages comes first where there are both.
-                HdfMessage::FillValue(found) if fill.is_none() => fill = found.value.clone(),
+                // An older message for the same may follow.
+                HdfMessage::FillValue(found) if empty.is_none() => empty.clone_from(&found.value),
                 HdfMessage::FilterPipeline(found) => filters.clone_from(&found.filters),
                 HdfMessage::ExternalFiles(_) => {
-                    let message = "its values lie in other files, which are not opened: store them in this one";
-                    return Err(wrong(Fault::Unsupported, message.into()));
+                    let why = "its values lie in other files, which are not opened: store them in this one";
+                    return Err(Refused::Unsupported(why.into()));
                 }
                 _ => {}
             }
         }
         let (Some(space), Some(layout)) = (space, layout) else {
-            return Err(wrong(Fault::Damaged, "it has no shape or no layout".into()));
+            return Err(Refused::Damaged("it has no shape or no layout".into()));
         };
         if space.dataspace_type != DataspaceType::Simple || space.dims.is_empty() {
-            let message = "it has no dimensions, so it has no rows: choose others by columns=";
-            return Err(wrong(Fault::Unsupported, message.into()));
+            return Err(Refused::Unsupported("it has no dimensions, so it has no rows".into()));
         }
-        let description = dataset.raw_datatype().map_err(said)?;
-        let element = Element::read(&description, dataset.vlen_reference_size());
-        let element = element.map_err(|refused| match refused {
-            Refused::Damaged(why) => wrong(Fault::Damaged, why),
-            Refused::Unsupported(why) => wrong(Fault::Unsupported, format!("{why}; choose others by columns=")),
-        })?;
-        let too_large = || {
-            wrong(
-                Fault::Damaged,
-                format!("shape {:?} is more than there can be", space.dims),
-            )
-        };
-        let mut shape = Vec::with_capacity(space.dims.len() + element.inner.len());
-        for n in &space.dims {
-            shape.push(usize::try_from(*n).map_err(|_| too_large())?);
+        Ok(Self {
+            dims: space.dims.clone(),
+            most: space.max_dims.clone(),
+            layout: layout.clone(),
+            empty,
+            filters,
+        })
+    }
+
+    /// The tensor's shape, and the bytes of an element with its own dimensions and of a row.
+    fn sizes(&self, element: &Element) -> Option<(Vec<usize>, usize, usize)> {
+        let mut shape = Vec::with_capacity(self.dims.len() + element.inner.len());
+        for n in &self.dims {
+            shape.push(usize::try_from(*n).ok()?);
         }
-        shape.extend_from_slice(&element.inner);
         let size = element
             .inner
             .iter()
-            .try_fold(element.size, |size, n| size.checked_mul(*n));
-        let row = space.dims[1..].iter().try_fold(size.unwrap_or(usize::MAX), |row, n| {
-            row.checked_mul(usize::try_from(*n).ok()?)
-        });
-        let (Some(size), Some(row)) = (size, row) else {
-            return Err(too_large());
-        };
-        let rows = space.dims[0];
-        if rows > ROWS
-            || (row == 0
-                && shape[1..]
-                    .iter()
-                    .try_fold(1_usize, |all, n| all.checked_mul(*n))
-                    .is_none())
-        {
-            return Err(too_large());
+            .try_fold(element.size, |size, n| size.checked_mul(*n))?;
+        let row = shape[1..].iter().try_fold(size, |row, n| row.checked_mul(*n))?;
+        shape.extend_from_slice(&element.inner);
+        // Elements of no bytes are counted too.
+        shape[1..].iter().try_fold(1_usize, |all, n| all.checked_mul(*n))?;
+        (self.dims[0] <= ROWS && (row as u64).checked_mul(self.dims[0]).is_some()).then_some((shape, size, row))
+    }
+
+    /// Where the bytes of all rows are, `all` of them.
+    fn stored(self, file: &File, path: &str, header: u64, size: usize, all: u64) -> Result<Stored, SourceError> {
+        let wrong =
+            |fault, message: String| SourceError::new(fault, &*file.name, message).of(format!("dataset {path}"));
+        let shape = &self.dims;
+        match self.layout {
+            DataLayout::Contiguous { address, .. } | DataLayout::Chunked { address, .. }
+                if undefined(file, address) =>
+            {
+                Ok(Stored::Nowhere)
+            }
+            DataLayout::Compact { data } if data.len() as u64 >= all => Ok(Stored::Held(data)),
+            DataLayout::Compact { data } => {
+                let message = format!("shape {shape:?} needs {all} bytes, and it holds {}", data.len());
+                Err(wrong(Fault::Damaged, message))
+            }
+            DataLayout::Contiguous { address, .. } => {
+                let (start, len) = (file.base.saturating_add(address), file.window.len());
+                if start.checked_add(all).is_none_or(|end| end > len) {
+                    let message =
+                        format!("shape {shape:?} needs {all} bytes from {start} on, and the file ends at {len}");
+                    return Err(wrong(Fault::Truncated, message));
+                }
+                Ok(Stored::Here(start))
+            }
+            DataLayout::Chunked {
+                address,
+                dims,
+                chunk_indexing,
+                ..
+            } => {
+                let grid = Grid::new(shape, &dims, size).map_err(|why| wrong(Fault::Damaged, why))?;
+                let index = Index {
+                    address,
+                    kind: chunk_indexing,
+                    most: self.most,
+                    header,
+                };
+                let chunks = Chunks::new(file, path, grid, index, self.filters);
+                Ok(Stored::Chunked(Box::new(chunks)))
+            }
         }
+    }
+}
+
+impl Column {
+    pub(super) fn open(file: &File, path: &str) -> Result<Self, SourceError> {
+        let dataset = file.dataset(path)?;
+        let wrong =
+            |fault, message: String| SourceError::new(fault, &*file.name, message).of(format!("dataset {path}"));
+        let said = |error| failed(&file.name, &error).of(format!("dataset {path}"));
+        let refused = |refused| match refused {
+            Refused::Damaged(why) => wrong(Fault::Damaged, why),
+            Refused::Unsupported(why) => wrong(Fault::Unsupported, format!("{why}; choose others by columns=")),
+        };
+        let header = file.inner.get_or_parse_header(dataset.address()).map_err(said)?;
+        let header = Header::of(&header.messages).map_err(refused)?;
+        let description = dataset.raw_datatype().map_err(said)?;
+        let element = Element::read(&description, dataset.vlen_reference_size()).map_err(refused)?;
+        let rows = header.dims[0];
+        let Some((shape, size, row)) = header.sizes(&element) else {
+            let message = format!("shape {:?} is more than there can be", header.dims);
+            return Err(wrong(Fault::Damaged, message));
+        };
         if row as u64 > file.most() {
             let message = format!(
                 "a row has {row} bytes, which cannot come of the file's {}",
@@ -118,54 +176,15 @@ impl Column {
             );
             return Err(wrong(Fault::Damaged, message));
         }
-        let fill = match fill {
-            Some(fill) if fill.len() == size && size > 0 => fill,
-            Some(fill) if !fill.is_empty() => {
-                let message = format!("its fill value has {} bytes, and an element {size}", fill.len());
+        let empty = match &header.empty {
+            Some(value) if value.len() == size => value.clone(),
+            Some(value) if !value.is_empty() => {
+                let message = format!("its fill value has {} bytes, and an element {size}", value.len());
                 return Err(wrong(Fault::Damaged, message));
             }
             _ => vec![0; size],
         };
-        let all = (row as u64).checked_mul(rows).ok_or_else(too_large)?;
-        let stored = match layout {
-            DataLayout::Compact { data } if data.len() as u64 >= all => Stored::Held(data.clone()),
-            DataLayout::Compact { data } => {
-                let message = format!("shape {:?} needs {all} bytes, and it holds {}", space.dims, data.len());
-                return Err(wrong(Fault::Damaged, message));
-            }
-            DataLayout::Contiguous { address, .. } if undefined(file, *address) => Stored::Nowhere,
-            DataLayout::Contiguous { address, .. } => {
-                let start = file.base.saturating_add(*address);
-                if start.checked_add(all).is_none_or(|end| end > file.window.len()) {
-                    let message = format!(
-                        "shape {:?} needs {all} bytes from {start} on, and the file ends at {}",
-                        space.dims,
-                        file.window.len()
-                    );
-                    return Err(wrong(Fault::Truncated, message));
-                }
-                Stored::Here(start)
-            }
-            DataLayout::Chunked { address, .. } if undefined(file, *address) => Stored::Nowhere,
-            DataLayout::Chunked {
-                address,
-                dims,
-                chunk_indexing,
-                ..
-            } => {
-                let grid = Grid::new(&space.dims, dims, size).map_err(|why| wrong(Fault::Damaged, why))?;
-                let most = space.max_dims.clone();
-                let index = (*address, chunk_indexing.clone(), most);
-                Stored::Chunked(Box::new(Chunks::new(
-                    file,
-                    path,
-                    grid,
-                    index,
-                    filters,
-                    Arc::clone(registry),
-                )))
-            }
-        };
+        let stored = header.stored(file, path, dataset.address(), size, row as u64 * rows)?;
         Ok(Self {
             path: path.to_owned(),
             name: Arc::clone(&file.name),
@@ -175,7 +194,7 @@ impl Column {
             shape,
             rows,
             row,
-            fill,
+            empty,
             stored,
         })
     }
@@ -245,7 +264,7 @@ impl Column {
     fn fill(&mut self, first: u64, out: &mut [u8]) -> Result<(), SourceError> {
         match &mut self.stored {
             Stored::Nowhere => {
-                repeat(&self.fill, out);
+                repeat(&self.empty, out);
                 Ok(())
             }
             Stored::Here(start) => {
@@ -265,7 +284,7 @@ impl Column {
                 out.copy_from_slice(held);
                 Ok(())
             }
-            Stored::Chunked(chunks) => chunks.fill(&self.window, first, &self.fill, out),
+            Stored::Chunked(chunks) => chunks.fill(&self.window, first, &self.empty, out),
         }
     }
 

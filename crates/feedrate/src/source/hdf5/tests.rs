@@ -180,7 +180,7 @@ impl Built {
         let tree = self.put(&tree).to_le_bytes();
         let root = self.header(&[(17, [tree, heap].concat())]).to_le_bytes();
         let end = (self.bytes.len() as u64).to_le_bytes();
-        let head = [
+        let begin = [
             &b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0\x04\0\x10\0\0\0\0\0"[..],
             &[0; 8],
             &nowhere,
@@ -192,7 +192,7 @@ impl Built {
             &tree,
             &heap,
         ];
-        self.bytes[..96].copy_from_slice(&head.concat());
+        self.bytes[..96].copy_from_slice(&begin.concat());
         self.bytes
     }
 }

@@ -135,11 +135,11 @@ impl<'a> Description<'a> {
             }
             1 => {
                 let parts = self.take(8)?;
-                let bias = self.number(4)?;
-                // Where the exponent and the fraction begin and how long they are, behind the offset and the precision.
+                let middle = self.number(4)?;
+                // Where the exponent and the fraction begin and how long they are, behind the offset and the precision; and which exponent stands for none.
                 let layout = [parts[4], parts[5], parts[6], parts[7]];
                 let sign = (bits >> 8) & 0xff;
-                let dtype = match (size, layout, bias, sign) {
+                let dtype = match (size, layout, middle, sign) {
                     (2, [10, 5, 0, 10], 15, 15) => DType::F16,
                     (2, [7, 8, 0, 7], 127, 15) => DType::BF16,
                     (4, [23, 8, 0, 23], 127, 31) => DType::F32,
