@@ -623,7 +623,7 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
     Args:
         paths: one, or several. An error when nothing matches.
         format: ``"auto"`` looks at the content of the first file, then at its name. Else one of ``"tar"``, ``"files"``, ``"jsonl"``,
-            ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``, ``"npy"``, ``"mds"``, ``"tokens"``.
+            ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``, ``"npy"``, ``"hdf5"``, ``"mds"``, ``"tokens"``.
         split: how lanes share them: whole ``"shards"``; or ``"records"``, of which every lane reads its own and passes over the rest, which
             keeps the order in which they are stored. ``"auto"`` takes shards where there are at least as many as lanes, else gives each
             lane one

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use feedrate::batch::{DType, Value};
 use feedrate::source::tar::{Duplicates, EndMark, Grouping, Missing, Names, Split};
 use feedrate::source::{
-    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, IndexAt, Indexed, JsonLines, Mds, Npy, Ones, Op, Parquet,
-    ShortWindow, Source, Tar, TfContent, TfRecords, Tokens, Windows,
+    ArrowIpc, BigInts, Csv, CsvType, Files, Filter, Format, Hdf5, IndexAt, Indexed, JsonLines, Mds, Npy, Ones, Op,
+    Parquet, ShortWindow, Source, Tar, TfContent, TfRecords, Tokens, Windows,
 };
 use feedrate::store;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -115,6 +115,7 @@ fn format_of(name: &str) -> PyResult<Format> {
         Format::Arrow,
         Format::TfRecord,
         Format::Npy,
+        Format::Hdf5,
         Format::Mds,
         Format::JsonLines,
         Format::Csv,
@@ -152,6 +153,7 @@ pub(super) fn open(
         Format::Arrow | Format::ArrowStream => arrow(py, patterns, options),
         Format::TfRecord => tfrecord(py, patterns, options),
         Format::Npy | Format::Npz => npy(py, patterns, options),
+        Format::Hdf5 => hdf5(py, patterns, options),
         Format::Mds => mds(patterns, options),
         Format::JsonLines => jsonl(patterns, options),
         Format::Csv => csv("csv", b',', patterns, options),
@@ -455,6 +457,16 @@ fn npy(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> Py
     set! { source, o,
         named = o.get::<String>("name");
         fields = o.names("fields");
+    }
+    o.done()?;
+    Ok(Arc::new(source))
+}
+
+fn hdf5(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
+    let mut o = Options::new("hdf5", options)?;
+    let mut source = Hdf5::new(paths(py, &patterns)?);
+    set! { source, o,
+        columns = o.names("columns");
     }
     o.done()?;
     Ok(Arc::new(source))

@@ -202,7 +202,9 @@ pub fn detect(blob: &Blob) -> Result<Format, SourceError> {
     if head.is_empty() {
         return by_name.map_or_else(|| looks("empty"), Ok);
     }
-    if by_name == Some(Format::Files) || (by_name == Some(Format::Tar) && head.iter().all(|byte| *byte == 0)) {
+    // A user's block in front of HDF5 may be of any length.
+    let named = matches!(by_name, Some(Format::Files | Format::Hdf5));
+    if named || (by_name == Some(Format::Tar) && head.iter().all(|byte| *byte == 0)) {
         return by_name.map_or_else(|| looks("nothing"), Ok);
     }
     if !is_text(head) {
@@ -305,6 +307,8 @@ pub fn open(pattern: &str) -> Result<Arc<dyn Source>, SourceError> {
         Format::Mds => Arc::new(Mds::new([pattern])),
         #[cfg(feature = "arrow")]
         Format::Arrow | Format::ArrowStream => Arc::new(super::ArrowIpc::new(paths()?)),
+        #[cfg(feature = "hdf5")]
+        Format::Hdf5 => Arc::new(super::Hdf5::new(paths()?)),
         #[cfg(feature = "parquet")]
         Format::Parquet => Arc::new(super::Parquet::new(paths()?)),
         other => {
@@ -348,6 +352,7 @@ mod tests {
             ("x.jsonl", b"", Format::JsonLines),
             ("x.tar", &[0; 1024], Format::Tar),
             ("x.JPG", b"\xff\xd8\xff", Format::Files),
+            ("x.h5", &[7; 5000], Format::Hdf5),
         ] {
             assert_eq!(of(name, bytes).unwrap(), format, "{name} {bytes:?}");
         }

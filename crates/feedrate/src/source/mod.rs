@@ -14,6 +14,10 @@ mod csv_record;
 mod detect;
 mod error;
 mod files;
+#[cfg(any(feature = "arrow", feature = "hdf5"))]
+mod guard;
+#[cfg(feature = "hdf5")]
+mod hdf5;
 mod index;
 mod indexed;
 mod json;
@@ -46,6 +50,8 @@ pub use csv::{Csv, CsvType};
 pub use detect::{Format, detect, format_of, open};
 pub use error::{Fault, SourceError};
 pub use files::Files;
+#[cfg(feature = "hdf5")]
+pub use hdf5::Hdf5;
 pub use index::IndexAt;
 pub use indexed::Indexed;
 pub use json::BigInts;

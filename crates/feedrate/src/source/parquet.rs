@@ -18,9 +18,10 @@ use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::arrow::{
-    Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, guard, present, unite, wrong,
+    Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
 };
 use super::codec::Piece;
+use super::guard::guard;
 use super::paths::Paths;
 use super::window::{Window, fill_at};
 use super::{Fault, Mark, Part, Reader, Source, SourceError};

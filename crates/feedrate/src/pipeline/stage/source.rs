@@ -343,7 +343,9 @@ pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[P
         let reader = match open.take() {
             Some((same, mut reader)) if same == part && reader.mark().number <= mark.number => {
                 let ahead = mark.number - reader.mark().number;
-                if ahead <= NEAR || !source.seeks() {
+                if source.indexed() && reader.seek(mark.number).map_err(failed)? {
+                    reader
+                } else if ahead <= NEAR || !source.seeks() {
                     reader.skip(ahead).map_err(failed)?;
                     reader
                 } else {

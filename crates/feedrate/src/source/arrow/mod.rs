@@ -15,13 +15,14 @@ use arrow_schema::{ArrowError, FieldRef, Schema, SchemaRef};
 pub(super) use self::filter::Range;
 pub use self::filter::{Filter, Op};
 use self::ipc::Ipc;
+pub(super) use self::table::TableReader;
 #[cfg(feature = "parquet")]
 pub(super) use self::table::{Chunk, Places, Table};
-pub(super) use self::table::{TableReader, guard};
 pub(super) use self::unite::{United, present};
 #[cfg(feature = "parquet")]
 pub(super) use self::values::cell;
 pub(super) use self::values::readable;
+use super::guard::guard;
 use super::paths::Paths;
 use super::window::Window;
 use super::{Fault, Mark, Part, Reader, Source, SourceError};

@@ -1,14 +1,13 @@
 //! Rows of a table that comes in batches.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch};
 
 use super::values::{cell, column, reshaped, shape};
 use crate::batch::Value;
+use crate::source::guard::guard;
 use crate::source::{Columns, Fault, Mark, Reader, Record, SourceError};
 
 /// Rows that are decoded at a time where they are asked for one by one, at most.
@@ -56,20 +55,6 @@ pub(in crate::source) trait Table: Send {
 
     /// Bytes of an average row, if the file says so.
     fn row_bytes(&self) -> u64;
-}
-
-/// Calls into a decoder that may panic on what it did not expect.
-pub(in crate::source) fn guard<T>(name: &str, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let message = format!("the decoder gave up on it: {}", said(&*panic));
-        Err(SourceError::new(Fault::Damaged, name, message))
-    })
-}
-
-fn said(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no reason given")
 }
 
 /// Reads a table row by row, or in columns.
