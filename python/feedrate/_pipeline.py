@@ -383,8 +383,8 @@ class Pipeline:
     ) -> Pipeline:
         """What happens to elements that cannot be read or made: ``"raise"`` raises in their place, ``"skip"`` leaves them out and takes the
         next ones, so that batches stay full; a function is asked, and its truth means skip. More than ``at_most`` of them in an epoch
-        raise after all. Elements have no numbers then: the pipeline is a stream, for loaders too. ``log`` names a file to which each is appended as a line of JSON: shard, key, step and reason. A loader's
-        ``skipped`` lists them too.
+        raise after all. Elements have no numbers then: the pipeline is a stream, for loaders too. ``log`` names a file to which each is
+        appended as a line of JSON: shard, key, step and reason. A loader's ``skipped`` lists them too.
         """
         if policy not in ("raise", "skip") and not callable(policy):
             raise ValueError(f'on_error() takes "raise", "skip" or a function, but got {policy!r}')
@@ -452,8 +452,9 @@ class IndexedPipeline(Pipeline):
 
 
 def holds_pipeline(dataset: Any) -> bool:
-    """Whether elements of a map-style dataset come from pipelines: it is one, or wraps some as torch's ``Subset`` and ``ConcatDataset`` do."""
-    ahead, seen = [dataset], set()
+    """Whether samples come from map-style pipelines: the dataset is one, or wraps some as torch's ``Subset`` and ``ConcatDataset``."""
+    ahead = [dataset]
+    seen: set[int] = set()
     while ahead:
         one = ahead.pop()
         if isinstance(one, IndexedPipeline):

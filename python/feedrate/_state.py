@@ -179,7 +179,7 @@ class Epoch:
         plan: Plan
         if self.shape is not None:
             plan = _lanes.LanePlan(
-                loader, self.shape, {} if self._saved.get("over") else saved, self.number, self.pipeline_seed()
+                loader, self.shape, {} if self._saved.get("over") else saved, self.number, self.pipeline_seed() or 0
             )
         elif self.stream:
             plan = StreamPlan(cut or Cut(None, False), made)
