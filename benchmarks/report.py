@@ -15,7 +15,7 @@ from benchmarks import probing
 
 FOLDER = Path(__file__).parent
 OURS = "feedrate"
-SPECIAL = ("torch_io", "spdl", "spdl_io", "dali", "turbo", "feedrate_dct")
+SPECIAL = ("torch_io", "spdl", "spdl_io", "dali", "turbo")
 
 
 def pairs(entry: dict[str, Any], engine: str, field: str, higher_is_better: bool, rival: str = "torch") -> list[float]:
@@ -150,30 +150,28 @@ def cost_table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
     return grid(head, body)
 
 
-def rivals(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str, str, list[float], str]]:
-    """For rows that set a target against each loader: row, rival, which of ours, ratios of the rates, and how they meet it."""
+def rivals(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str, list[float], str]]:
+    """For rows that set a target against each loader: row, rival, ratios of the rates, and how they meet it."""
     found = []
     for entry in rows:
         for rival, (at_least, aim) in entry.get("rivals", {}).items():
-            for engine in (OURS, "feedrate_dct"):
-                if values := pairs(entry, engine, "rates", higher_is_better=True, rival=rival):
-                    middle = statistics.median(values)
-                    word = "aim" if middle >= aim else "ok" if middle >= at_least else "BELOW"
-                    found.append((entry, rival, engine, values, word))
+            if values := pairs(entry, OURS, "rates", higher_is_better=True, rival=rival):
+                middle = statistics.median(values)
+                found.append((entry, rival, values, "aim" if middle >= aim else "ok" if middle >= at_least else "BELOW"))
     return found
 
 
 def rival_table(rows: list[dict[str, Any]]) -> list[str]:
-    """Each of ours against each rival, where the row has targets for them."""
-    head = ["row", "w", "against", "its rate", "cpu ms", "ours", "rate", "cpu ms", "ratio [low high]", "at least", "aim", ""]
+    """Ours against each rival, where the row has targets for them."""
+    head = ["row", "w", "against", "its rate", "cpu ms", "ours", "cpu ms", "ratio [low high]", "at least", "aim", ""]
     body = []
-    for entry, rival, engine, values, word in rivals(rows):
-        theirs, ours = entry["results"][rival], entry["results"][engine]
-        cells = [f"{cell['rate']['median']:.4g}/s" for cell in (theirs, ours)]
-        cpus = [f"{cell['cpu']['median'] * 1e3:.3g}" for cell in (theirs, ours)]
-        at_least, aim = entry["rivals"][rival]
-        where = [entry["name"], str(entry["workers"]), rival, cells[0], cpus[0], engine, cells[1], cpus[1]]
-        body.append([*where, times(values), str(at_least), str(aim), word + (" ?" if busy(entry) else "")])
+    for entry, rival, values, word in rivals(rows):
+        cells = []
+        for result in (entry["results"][rival], entry["results"][OURS]):
+            cells += [f"{result['rate']['median']:.4g}/s", f"{result['cpu']['median'] * 1e3:.3g}"]
+        targets = [str(target) for target in entry["rivals"][rival]]
+        where = [entry["name"], str(entry["workers"]), rival]
+        body.append([*where, *cells, times(values), *targets, word + (" ?" if busy(entry) else "")])
     return grid(head, body)
 
 
@@ -263,10 +261,10 @@ def text(record: dict[str, Any]) -> str:
         lines += [steps[0]["title"], *step_table(steps, names), ""]
     if orders:
         lines += [*probing.table(orders, grid), ""]
-    lost = losses(table + steps, others) + losses(images, [n for n in special if n != "feedrate_dct"])
+    lost = losses(table + steps, others) + losses(images, special)
     lost += [
-        f"{entry['title']}, {entry['workers']} workers: {engine} is {statistics.median(values):.2f} of {rival}, the target is {entry['rivals'][rival][0]}"
-        for entry, rival, engine, values, word in rivals(images)
+        f"{entry['title']}, {entry['workers']} workers: {statistics.median(values):.2f} of {rival}, the target is {entry['rivals'][rival][0]}"
+        for entry, rival, values, word in rivals(images)
         if word == "BELOW"
     ]
     lost += [line for entry in orders for line in probing.losses(entry)]

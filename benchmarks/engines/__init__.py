@@ -31,7 +31,7 @@ class Engine(Protocol):
         ...
 
 
-NAMES = ("torch", "torch_io", "stateful", "spdl", "spdl_io", "dali", "turbo", "jpeg_only", "feedrate", "feedrate_dct")
+NAMES = ("torch", "torch_io", "stateful", "spdl", "spdl_io", "dali", "turbo", "jpeg_only", "feedrate")
 
 
 def load(name: str) -> Engine:

@@ -30,10 +30,10 @@ def settings(row: dict[str, Any], workers: int) -> list[Setting]:
     return prefetch_settings(row, workers)
 
 
-def native(dataset: Any, shrink: str) -> Any:
+def native(dataset: Any) -> Any:
     """Datasets of images as ours; others as they are."""
     if isinstance(dataset, Photos):
-        made = feedrate.ImageFolder(dataset.root, feedrate.image.from_torchvision(dataset.transform)._with(shrink=shrink))
+        made = feedrate.ImageFolder(dataset.root, feedrate.image.from_torchvision(dataset.transform))
         made.samples = [made.samples[k % len(made.samples)] for k in range(len(dataset))]
         return made
     return NativePixels(dataset) if isinstance(dataset, Pixels) else dataset
@@ -63,6 +63,4 @@ class NativePixels:
 
 
 def open(case: Case, workers: int, setting: Setting) -> Iterable[Any]:
-    setting = dict(setting)
-    dataset = native(case.dataset, setting.pop("shrink", "exact"))
-    return feedrate.torch.DataLoader(dataset, **arguments(case, workers, setting))
+    return feedrate.torch.DataLoader(native(case.dataset), **arguments(case, workers, setting))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +195,44 @@ def test_the_seed_decides_the_order_of_the_loader_without_torch() -> None:
     assert order(3) != order(4)
     assert order(None) != order(None)
     assert order(3, 7) == order(4, 7)
+
+
+ENDLESS = """
+import sys, feedrate
+elements = iter(feedrate.open(sys.argv[1]).repeat().skip(10**12))
+print("ready", flush=True)
+try:
+    next(elements)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_is_seen_within_one_element(tmp_path: Path) -> None:
+    written(tmp_path / "v.jsonl", 10)
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(tmp_path / "v.jsonl")], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGINT)
+        assert running.communicate(timeout=60)[0] == "interrupted\n"
+
+
+def test_files_whose_names_are_no_text(tmp_path: Path) -> None:
+    from PIL import Image
+
+    name = tmp_path / "a" / b"latin\xff.png".decode("utf-8", "surrogateescape")
+    name.parent.mkdir()
+    Image.new("RGB", (4, 3), (1, 2, 3)).save(name)
+    assert feedrate.image.Transform()(name).shape == (3, 4, 3)
+    assert feedrate.ImageFolder(tmp_path)[0][0].shape == (3, 4, 3)
+
+
+def test_a_folder_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    Image.new("RGB", (4, 3)).save(tmp_path / "photos" / "cat" / "1.png")
+    assert feedrate.ImageFolder("~/photos").classes == ["cat"]

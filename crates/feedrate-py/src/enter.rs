@@ -1,5 +1,6 @@
 //! The one door for leaving the GIL.
 
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -29,19 +30,30 @@ pub(crate) fn enter<T: Send>(
     }
 }
 
+thread_local! {
+    /// When signals were last looked for, and what a handler raised.
+    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Whether work inside of [`compute`] is to go on on this thread: every few milliseconds, Python's signal handlers run.
+pub(crate) fn quiet() -> bool {
+    let now = Instant::now();
+    if LOOKED.get().is_none_or(|at| now.duration_since(at) >= SLICE) {
+        LOOKED.set(Some(now));
+        if let Err(error) = Python::attach(Python::check_signals) {
+            RAISED.replace(Some(error));
+        }
+    }
+    RAISED.with_borrow(Option::is_none)
+}
+
 /// Runs `work` without the GIL. It gets a function to be called every few milliseconds, in which Python's signal handlers run; when
 /// that says false, the work is to be given up, and what the handler raised is returned.
 pub(crate) fn compute<T: Send>(py: Python<'_>, work: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send) -> PyResult<T> {
-    let mut raised = None;
     let result = py.detach(|| {
-        let mut looked = Instant::now();
-        work(&mut || {
-            if looked.elapsed() >= SLICE {
-                looked = Instant::now();
-                raised = Python::attach(|py| py.check_signals().err());
-            }
-            raised.is_none()
-        })
+        LOOKED.set(Some(Instant::now()));
+        work(&mut quiet)
     });
-    raised.map_or(Ok(result), Err)
+    RAISED.take().map_or(Ok(result), Err)
 }

@@ -5,6 +5,7 @@
 )]
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -356,7 +357,7 @@ impl Failure {
 
 /// One image on its way in.
 enum Input {
-    Path(String),
+    Path(PathBuf),
     File(Vec<u8>),
     Bytes(PyBackedBytes),
     /// A buffer of rows, columns and perhaps channels.
@@ -368,8 +369,9 @@ enum Input {
 
 impl Input {
     fn new(item: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(path) = item.cast::<PyString>() {
-            return Ok(Self::Path(path.to_string()));
+        if item.is_instance_of::<PyString>() {
+            // As the file system has it, which need not be text.
+            return Ok(Self::Path(item.extract()?));
         }
         if let Ok(bytes) = item.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone().into()));
@@ -405,7 +407,8 @@ impl Input {
 
     fn read(&mut self) -> Result<(), Failure> {
         if let Self::Path(path) = self {
-            let bytes = std::fs::read(&*path).map_err(|error| Failure::Read(error, path.clone()))?;
+            let bytes =
+                std::fs::read(&*path).map_err(|error| Failure::Read(error, path.to_string_lossy().into_owned()))?;
             *self = Self::File(bytes);
         }
         Ok(())

@@ -305,7 +305,8 @@ impl Pipeline {
 
     /// Names and sizes of what is read, hashed. Lists the sources.
     fn data_fingerprint(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.inner.data_fingerprint()).map_err(|failure| raise(py, failure))
+        py.detach(|| self.inner.data_fingerprint())
+            .map_err(|failure| raise(py, failure))
     }
 
     /// Element `index` of an indexed pipeline, as epoch `epoch` under `seed` has it.

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use feedrate::pipeline::{self, Failure};
+use feedrate::pipeline::{self, Failure, asking};
 use feedrate::source::SourceError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use pyo3::types::{PyList, PyString};
 
 use super::function::Raised;
 use super::value::{Arrays, Maker};
-use crate::enter::compute;
+use crate::enter::{compute, quiet};
 use crate::error::PipelineError;
 use crate::state;
 
@@ -52,14 +52,16 @@ impl Lane {
         let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *guard;
         let found = compute(py, |go_on| {
-            while !inner.over && inner.waiting.len() < count && go_on() {
-                match inner.lane.next() {
-                    Ok(Some(sample)) => inner.waiting.push(sample),
-                    Ok(None) => inner.over = true,
-                    Err(failure) => return Err(failure),
+            asking(quiet, || {
+                while !inner.over && inner.waiting.len() < count && go_on() {
+                    match inner.lane.next() {
+                        Ok(Some(sample)) => inner.waiting.push(sample),
+                        Ok(None) => inner.over = true,
+                        Err(failure) => return Err(failure),
+                    }
                 }
-            }
-            Ok(())
+                Ok(())
+            })
         })?;
         found.map_err(|failure| raise(py, failure))?;
         let ready = inner.waiting.len().min(count);

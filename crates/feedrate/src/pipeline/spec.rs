@@ -453,7 +453,11 @@ pub(super) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 impl Node {
     /// The step's name for messages.
     pub(super) fn label(&self) -> String {
-        self.step.to_string()
+        match &self.step {
+            // Its shards say the rest.
+            Step::Source { source, .. } => source.format().to_owned(),
+            step => step.to_string(),
+        }
     }
 
     pub(super) fn size(&self) -> u64 {

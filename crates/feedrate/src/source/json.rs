@@ -316,7 +316,8 @@ impl<'a> Parser<'a> {
                 BigInts::Float => parsed()?,
                 BigInts::Text => Value::Str(text.to_owned()),
                 BigInts::Error => {
-                    let message = format!("{text} does not fit 64 bits: choose BigInts::Float or BigInts::Text");
+                    let message =
+                        format!("{text} does not fit 64 bits: choose big_ints=\"float\" or big_ints=\"text\"");
                     return Err(self.bad(message));
                 }
             },

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign};
+use crate::pipeline::asking;
 use crate::pipeline::step::Deal;
 use crate::random::Permutation;
 use crate::source::{Columns, Mark, Part, Reader, Record, Source, SourceError};
@@ -23,7 +24,12 @@ pub(super) struct Reading {
     mark: Mark,
     /// Records before that, in all parts read in order. Counted where shares are dealt by records.
     ordinal: u64,
+    /// Records until the next question whether to go on.
+    unasked: u32,
 }
+
+/// Records between two such questions.
+const ASK: u32 = 4096;
 
 #[derive(Debug, Clone)]
 enum Share {
@@ -107,6 +113,7 @@ impl Reading {
                 offset: site.number("offset")?,
             },
             ordinal: site.number("ordinal")?,
+            unasked: ASK,
         })
     }
 
@@ -200,6 +207,13 @@ impl Reading {
 
 impl Stage for Reading {
     fn next(&mut self) -> Next {
+        self.unasked -= 1;
+        if self.unasked == 0 {
+            self.unasked = ASK;
+            if !asking::go_on() {
+                return Err(Failure::fatal(&*self.label, "interrupted"));
+            }
+        }
         loop {
             let Some((part, _)) = self.ready()? else {
                 return Ok(None);

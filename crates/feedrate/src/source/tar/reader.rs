@@ -343,7 +343,7 @@ impl TarReader {
         let hash = hasher.finish();
         if self.finished.contains(&hash) {
             let message = "the key came before, with others between: the files of a sample do not lie together; read them with \
-                           Grouping::Scattered, or allow repeats if these are different samples";
+                           grouping=\"scattered\", or allow repeats if these are different samples";
             return Err(SourceError::new(Fault::Record, self.blob.name(), message)
                 .at(began)
                 .of(&*sample.key));

@@ -1,0 +1,51 @@
+//! Giving up in the middle of one element: a `skip` of millions of records is one call.
+
+use std::cell::Cell;
+
+thread_local! {
+    static GO_ON: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
+}
+
+/// Runs `work`. Meanwhile, sources that are read on this thread ask `go_on` every few thousand records, and fail once it says no: the
+/// element that is being made is not, and the lane can go on later from where it stands. The function should answer in a microsecond.
+pub fn asking<T>(go_on: fn() -> bool, work: impl FnOnce() -> T) -> T {
+    struct Before(Option<fn() -> bool>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            GO_ON.set(self.0);
+        }
+    }
+    let _before = Before(GO_ON.replace(Some(go_on)));
+    work()
+}
+
+/// Whether to go on.
+pub(super) fn go_on() -> bool {
+    GO_ON.get().is_none_or(|ask| ask())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asked_inside_only_and_the_outer_one_again_behind_a_panic() {
+        assert!(go_on());
+        asking(
+            || true,
+            || {
+                let inner = std::panic::catch_unwind(|| {
+                    asking(
+                        || false,
+                        || {
+                            assert!(!go_on());
+                            panic!("on purpose");
+                        },
+                    );
+                });
+                assert!(inner.is_err() && go_on());
+            },
+        );
+        assert!(go_on());
+    }
+}
