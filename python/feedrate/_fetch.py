@@ -105,7 +105,7 @@ class Recipe:
         return self.lanes is None and (self.keyed or self.pipeline_seed is not None)
 
 
-def _explain(error: Exception, data: Any, index: Any) -> None:
+def explain(error: Exception, data: Any, index: Any) -> None:
     """Adds to a collation error where in the samples its cause is, if that can be seen."""
     if (found := _diagnose.collation(data, index)) is not None:
         error.add_note(found)
@@ -210,7 +210,7 @@ class MapFetcher:
         try:
             return self._collate(data)
         except Exception as error:
-            _explain(error, data, index)
+            explain(error, data, index)
             raise
 
     def _fill(self, index: Any, seeds: list[tuple[int, int, int]] | None) -> list[Any]:
@@ -317,7 +317,7 @@ class MapFetcher:
         try:
             return self._collate(data)
         except Exception as error:
-            _explain(error, data, index)
+            explain(error, data, index)
             raise
 
 
@@ -417,7 +417,7 @@ class IterableFetcher:
             return self._collate(data)
         except Exception as error:
             if not isinstance(error, StopIteration):
-                _explain(error, data, None)
+                explain(error, data, None)
                 raise
             raise RuntimeError(f"collate_fn raised StopIteration at {self.where()}") from error
 

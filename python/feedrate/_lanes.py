@@ -14,7 +14,7 @@ from typing import Any
 
 from feedrate._context import set_reseed
 from feedrate._errors import PipelineError
-from feedrate._fetch import END, NOT_READY, Carried, Recipe
+from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
 from feedrate._pipeline import Pipeline, Skipper, StreamPipeline, append, check_same
 from feedrate._plan import Plan
 from feedrate._state_errors import ResumeError
@@ -201,7 +201,12 @@ class LaneFetcher:
         self._stage = "collation"
         batch = END
         if samples:
-            batch = self._collate(samples if self._auto else samples[0])
+            data = samples if self._auto else samples[0]
+            try:
+                batch = self._collate(data)
+            except Exception as error:
+                explain(error, data, None)
+                raise
         skipped, self._skipper.fresh = self._skipper.fresh, []
         return Units(batch, rest, stands, skipped)
 

@@ -321,6 +321,10 @@ class Pipeline:
         ``"shards"``: the source's shards in another order; goes behind the source, with nothing but maps and filters between. ``"all"``:
         all records, anywhere, in no memory; behind an indexed source, with nothing but maps between.
         """
+        if isinstance(window, bool):
+            raise TypeError(
+                f'shuffle() takes the size of a window, "shards" or "all", but got {window!r}: all records are shuffled by "all"'
+            )
         if window == "shards":
             return self._then("shuffle_parts")
         if window == "all":
@@ -664,6 +668,11 @@ def mix(
     """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them
     from draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until
     all have run out once."""
+    for each in pipelines:
+        if not isinstance(each, Pipeline):
+            raise TypeError(
+                f"mix() takes pipelines, each an argument of its own (mix(a, b, weights=…)), but got a {type(each).__name__}"
+            )
     schedule = sorted(weights.items()) if isinstance(weights, dict) else [(0, weights)]
     return _made("mix", pipelines, ([(int(at), [float(w) for w in ws]) for at, ws in schedule], bool(replacement)))
 

@@ -200,8 +200,8 @@ def test_the_seed_decides_the_order_of_the_loader_without_torch() -> None:
 ENDLESS = """
 import sys, feedrate
 elements = iter(feedrate.open(sys.argv[1]).repeat().skip(10**12))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     next(elements)
 except KeyboardInterrupt:
     print("interrupted")
@@ -210,13 +210,15 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_is_seen_within_one_element(tmp_path: Path) -> None:
     written(tmp_path / "v.jsonl", 10)
-    with subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(tmp_path / "v.jsonl")], stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "ready\n"
-        running.send_signal(signal.SIGINT)
-        assert running.communicate(timeout=60)[0] == "interrupted\n"
+    arguments = [sys.executable, "-c", ENDLESS, str(tmp_path / "v.jsonl")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "ready\n"
+            running.send_signal(signal.SIGINT)
+            assert running.communicate(timeout=60)[0] == "interrupted\n"
+        finally:
+            running.kill()
 
 
 def test_files_whose_names_are_no_text(tmp_path: Path) -> None:
@@ -236,3 +238,19 @@ def test_a_folder_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     Image.new("RGB", (4, 3)).save(tmp_path / "photos" / "cat" / "1.png")
     assert feedrate.ImageFolder("~/photos").classes == ["cat"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_do_not_go_together_are_told_apart(workers: int) -> None:
+    pipeline = feedrate.from_items([{"a": 1}, {"a": 2}, {"b": 3}]).filter(bool).lanes(rows=1)
+    with pytest.raises(KeyError) as error:
+        list(DataLoader(pipeline, 3, num_workers=workers))
+    assert "present in sample 0, missing in sample 2" in "".join(getattr(error.value, "__notes__", [])) + str(error.value)
+
+
+def test_mistakes_in_definitions_say_what_is_meant() -> None:
+    r = feedrate.from_items(range(5))
+    with pytest.raises(TypeError, match='all records are shuffled by "all"'):
+        r.shuffle(True)
+    with pytest.raises(TypeError, match="each an argument of its own"):
+        feedrate.mix([r, r], weights=[1, 1])  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ pub(crate) fn quiet() -> bool {
     let now = Instant::now();
     if LOOKED.get().is_none_or(|at| now.duration_since(at) >= SLICE) {
         LOOKED.set(Some(now));
-        if let Err(error) = Python::attach(Python::check_signals) {
+        if let Some(error) = Python::attach(|py| py.check_signals().err()) {
             RAISED.replace(Some(error));
         }
     }

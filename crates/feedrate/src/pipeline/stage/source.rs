@@ -24,12 +24,7 @@ pub(super) struct Reading {
     mark: Mark,
     /// Records before that, in all parts read in order. Counted where shares are dealt by records.
     ordinal: u64,
-    /// Records until the next question whether to go on.
-    unasked: u32,
 }
-
-/// Records between two such questions.
-const ASK: u32 = 4096;
 
 #[derive(Debug, Clone)]
 enum Share {
@@ -113,7 +108,6 @@ impl Reading {
                 offset: site.number("offset")?,
             },
             ordinal: site.number("ordinal")?,
-            unasked: ASK,
         })
     }
 
@@ -207,12 +201,8 @@ impl Reading {
 
 impl Stage for Reading {
     fn next(&mut self) -> Next {
-        self.unasked -= 1;
-        if self.unasked == 0 {
-            self.unasked = ASK;
-            if !asking::go_on() {
-                return Err(Failure::fatal(&*self.label, "interrupted"));
-            }
+        if !asking::go_on() {
+            return Err(Failure::fatal(&*self.label, "interrupted"));
         }
         loop {
             let Some((part, _)) = self.ready()? else {
