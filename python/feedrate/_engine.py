@@ -233,7 +233,7 @@ class Engine:
             payload=self._payload,
             framework=self._recipe.framework,
             resume=resume,
-            keep_states=settings.redo and not self._recipe.iterable and not self._recipe.addressed,
+            keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
             shared_seed=settings.shared_seed,
             held=_worker.HeldInterrupts() if self._method == "fork" else None,
         )
