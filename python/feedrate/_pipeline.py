@@ -456,7 +456,8 @@ class IndexedPipeline(Pipeline):
 
 
 def holds_pipeline(dataset: Any) -> bool:
-    """Whether samples come from map-style pipelines: the dataset is one, or wraps some as torch's ``Subset`` and ``ConcatDataset``."""
+    """Whether samples come from map-style pipelines: the dataset is one, has one as an attribute, or wraps some as torch's ``Subset`` and
+    ``ConcatDataset``."""
     ahead = [dataset]
     seen: set[int] = set()
     while ahead:
@@ -467,6 +468,8 @@ def holds_pipeline(dataset: Any) -> bool:
             continue
         seen.add(id(one))
         state = getattr(one, "__dict__", {})
+        if any(isinstance(value, IndexedPipeline) for value in state.values()):
+            return True
         inner = [state.get("dataset"), *(found if isinstance(found := state.get("datasets"), list | tuple) else ())]
         ahead += [each for each in inner if each is not None]
     return False

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import feedrate
+import feedrate.image
 from feedrate import DataLoader, ResumeError
 from feedrate.torch import DataLoader as DropIn
 
@@ -51,10 +52,27 @@ def test_elements_by_number_are_drawn_anew_in_each_epoch_and_by_the_seed(Class: 
     assert values(Class(pipeline.seed(9), 2, seed=5)) == values(Class(pipeline.seed(9), 2, seed=6))
 
 
+class Wrapped:
+    """A user's dataset over a pipeline."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+
+    def __len__(self) -> int:
+        return len(self.pipeline)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.pipeline[index]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pipelines_in_subsets_and_concatenations_too(workers: int) -> None:
     pipeline = feedrate.from_items(range(6)).map(drawn)
-    for dataset in (torch.utils.data.Subset(pipeline, [4, 1, 2]), torch.utils.data.ConcatDataset([pipeline, pipeline])):  # type: ignore[arg-type, list-item]
+    for dataset in (
+        torch.utils.data.Subset(pipeline, [4, 1, 2]),
+        torch.utils.data.ConcatDataset([pipeline, pipeline]),
+        Wrapped(pipeline),
+    ):  # type: ignore[arg-type, list-item]
         one, two = values(DropIn(dataset, 2, seed=5, num_workers=workers))
         assert one != two
         assert [int(v) for v in one] == [int(v) for v in two]
