@@ -93,16 +93,13 @@ class Recipe:
     lanes: Any = None
     #: By which map-style pipelines draw, with the epoch; ``None`` for other datasets.
     pipeline_seed: int | None = None
+    #: Whether an index comes as ``((epoch, position of its first sample, step to the next one), index)``.
+    addressed: bool = False
 
     @property
     def keyed(self) -> bool:
         """Whether the generators of a sample are keyed."""
         return self.seeding == "sample" and self.lanes is None
-
-    @property
-    def addressed(self) -> bool:
-        """Whether an index comes as ``((epoch, position of its first sample, step to the next one), index)``."""
-        return self.lanes is None and (self.keyed or self.pipeline_seed is not None)
 
 
 def explain(error: Exception, data: Any, index: Any) -> None:

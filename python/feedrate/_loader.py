@@ -223,6 +223,7 @@ class _Iterator(Asked):
             snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
             lanes=epoch.shape,
             pipeline_seed=epoch.pipeline_seed(),
+            addressed=epoch.addressed,
         )
         settings = Settings(
             num_workers=loader.num_workers,

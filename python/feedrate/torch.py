@@ -309,6 +309,7 @@ def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
         snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
         lanes=it._epoch.shape,
         pipeline_seed=it._epoch.pipeline_seed(),
+        addressed=it._epoch.addressed,
     )
 
 
