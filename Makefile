@@ -101,12 +101,15 @@ fmt: $(VENV)/.group-lint ## Format Rust and Python
 
 # ---- longer things --------------------------------------------------------------------------
 
-.PHONY: bench soak suite sanitize aarch64
+.PHONY: bench soak fuzz suite sanitize aarch64
 bench: $(VENV)/.group-bench $(VENV)/.native ## Compare with torch, torchdata and SPDL: tables and a plot
 	@$(PY) -m benchmarks.run $(BENCH)
 
 soak: $(VENV)/.group-test $(VENV)/.native ## Chaos, long fuzzing and slow exits (an hour)
 	@FEEDRATE_SLOW=1 $(PY) -m pytest -m slow $(PYTEST)
+
+fuzz: | $(VENV)/.group-build ## Damage files for every parser, in turns, until stopped or for FUZZ="--seconds 3600" each
+	@$(WITH_CMAKE) $(PY) tools/fuzz.py $(FUZZ)
 
 suite: $(VENV)/.group-test $(VENV)/.native ## PyTorch's own test_dataloader.py against our class
 	@$(PY) tools/pytorch_suite.py feedrate.torch:DataLoader $(SUITE)

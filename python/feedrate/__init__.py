@@ -4,6 +4,7 @@
 * :class:`feedrate.DataLoader` is the same loader without torch, for NumPy and JAX.
 """
 
+from feedrate import image, samplers
 from feedrate._collate import default_collate, default_convert
 from feedrate._context import Rng, WorkerInfo, get_worker_info, rng
 from feedrate._coordinator import Coordinator, RankMissing
@@ -42,7 +43,9 @@ __all__ = [
     "from_items",
     "from_iterable",
     "get_worker_info",
+    "image",
     "mix",
     "open",
     "rng",
+    "samplers",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from feedrate._image import decode
+from feedrate._image import EXTENSIONS, decode, held
 
 
 def _text(data: bytes) -> str:
@@ -46,8 +46,12 @@ BY_EXTENSION: dict[str, Callable[[bytes], Any]] = {
     "npy": _array,
     "npz": _arrays,
     # By content, whatever the extension says: RGB of uint8, height, width, channels.
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), _picture),
+    **dict.fromkeys(EXTENSIONS, _picture),
 }
+
+
+#: Those that are decoded where they are named, or hold a column of images: records also call raw pixels so.
+BY_NAME: dict[str, Callable[[bytes], Any]] = {**BY_EXTENSION, "image": _picture, "img": _picture}
 
 
 class Decoder:
@@ -55,10 +59,10 @@ class Decoder:
 
     def __init__(self, fields: tuple[str, ...], decoders: dict[str, Callable[[bytes], Any]]) -> None:
         for field in fields:
-            if field not in decoders and _by_name(field) is None:
+            if field not in decoders and _ending(field) not in BY_NAME:
                 raise ValueError(
                     f"decode() knows no decoder for the field {field!r}: give one, as in decode({field}=function). Known extensions: "
-                    f"{', '.join(sorted(BY_EXTENSION))}"
+                    f"{', '.join(sorted(BY_NAME))}"
                 )
         self._fields = fields
         self._decoders = decoders
@@ -68,18 +72,24 @@ class Decoder:
         found = dict(element)
         named = (*self._fields, *self._decoders)
         for field in named or list(found):
-            decoder = self._decoders.get(field) or _by_name(field)
             if field not in found:
                 raise KeyError(f"no field {field!r} to decode; there are {sorted(found)}")
-            if decoder is None or not isinstance(found[field], (bytes, bytearray)):
-                continue
             try:
-                found[field] = decoder(found[field])
+                data = held(found[field])
+                known = BY_NAME if named or data is not found[field] else BY_EXTENSION
+                decoder = self._decoders.get(field) or known.get(_ending(field))
+                if decoder is None:
+                    continue
+                if isinstance(data, str) and data is not found[field]:
+                    with open(data, "rb") as file:
+                        data = file.read()
+                if isinstance(data, (bytes, bytearray)):
+                    found[field] = decoder(bytes(data))
             except Exception as error:
                 error.add_note(f"feedrate: while the field {field!r} was decoded")
                 raise
         return found
 
 
-def _by_name(field: str) -> Callable[[bytes], Any] | None:
-    return BY_EXTENSION.get(field.rsplit(".", 1)[-1].lower())
+def _ending(field: str) -> str:
+    return field.rsplit(".", 1)[-1].lower()

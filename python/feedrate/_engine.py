@@ -235,13 +235,12 @@ class Engine:
             resume=resume,
             keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
             shared_seed=settings.shared_seed,
-            held=_worker.HeldInterrupts() if self._method == "fork" else None,
+            held=_worker.HeldInterrupts(self._method),
         )
         try:
             return self._launch_with(boot, worker)
         finally:
-            if boot.held is not None:
-                boot.held.release()
+            boot.held.release()
 
     def _launch_with(self, boot: _worker.Boot, worker: int) -> int:
         process = self._context.Process(target=_worker.process_main, args=(boot,))

@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from feedrate import _native
 
+#: How names of images end.
+EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "pfm")
+
 #: Above it an image is refused; Pillow's own limit.
 MAX_PIXELS = 178_956_970
 
@@ -20,7 +23,7 @@ Mode = Literal["RGB", "L", "RGBA"] | None
 class Info(NamedTuple):
     """What the header of an image says."""
 
-    #: ``"JPEG"``, ``"PNG"``, ``"WEBP"``, ``"GIF"``, ``"BMP"`` or ``"TIFF"``.
+    #: ``"JPEG"``, ``"PNG"``, ``"WEBP"``, ``"GIF"``, ``"BMP"``, ``"TIFF"`` or ``"PPM"``.
     format: str
     #: Columns as stored, before EXIF's orientation.
     width: int
@@ -32,6 +35,17 @@ class Info(NamedTuple):
     frames: int
     #: EXIF's orientation, 1 to 8; 1 where none is said.
     orientation: int
+
+
+def held(value: Any) -> Any:
+    """The bytes or the path in an element of an image column as Hugging Face's datasets write it (``bytes`` and ``path``); anything
+    else as it is."""
+    if not isinstance(value, dict) or value.keys() != {"bytes", "path"}:
+        return value
+    found = value["path"] if value["bytes"] is None else value["bytes"]
+    if found is None:
+        raise ValueError("an image has neither bytes nor a path")
+    return found
 
 
 @overload
@@ -78,7 +92,7 @@ def decode(
 ) -> Any:
     """Decodes an image, or a list of them, to arrays.
 
-    The format is found by content: JPEG, PNG, WebP, GIF, BMP or TIFF. Pixels are those of Pillow's ``Image.open(file).convert(mode)``,
+    The format is found by content: JPEG, PNG, WebP, GIF, BMP, TIFF or PPM. Pixels are those of Pillow's ``Image.open(file).convert(mode)``,
     bit for bit. Arrays have the shape (height, width, channels), or (height, width) for one channel, and own their memory. The GIL is
     not held while pixels are decoded.
 

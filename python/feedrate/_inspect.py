@@ -31,6 +31,7 @@ EXTENSIONS = {
     "bmp": "BMP",
     "tif": "TIFF",
     "tiff": "TIFF",
+    **dict.fromkeys(("ppm", "pgm", "pbm", "pnm", "pfm"), "PPM"),
 }
 
 Pixels = npt.NDArray[np.uint8]

@@ -125,9 +125,9 @@ class Pipeline:
     def decode(self, *fields: str, **decoders: Callable[[bytes], Any]) -> Pipeline:
         """Bytes of fields to objects, by the field's extension, as WebDataset names them: text (``txt``, ``text``, ``transcript``),
         whole numbers (``cls``, ``cls2``, ``index``, ``inx``, ``id``, ``count``), ``json`` and ``jsonl``, ``npy`` and ``npz`` (without
-        pickled objects), images (``jpg``, ``jpeg``, ``png``, ``webp``, ``gif``, ``bmp``, ``tif``, ``tiff``: by content, to RGB arrays of
+        pickled objects), images (``jpg``, ``png``, ``webp``, ``gif``, ``bmp``, ``tif``, ``ppm``, …: by content, to RGB arrays of
         uint8, as :func:`feedrate.image.decode` gives them). ``decode(jpg=function)`` gives a function for a field. Without arguments, every
-        field of a known extension."""
+        field of a known extension, and image columns as Hugging Face's datasets write them (``bytes`` and ``path``)."""
         from feedrate import _decode
 
         return self.map(_decode.Decoder(fields, decoders))

@@ -13,6 +13,7 @@ import numpy as np
 
 from feedrate import _native
 from feedrate._context import current_rng
+from feedrate._image import EXTENSIONS, held
 
 if TYPE_CHECKING:
     from typing import Self
@@ -446,22 +447,22 @@ class ImageStep:
 
     def __call__(self, element: Any) -> Any:
         if self._field is None and not isinstance(element, dict):
-            return self._transform(element)
+            return self._transform(held(element))
         field = self._field or _only_image(element)
         if field not in element:
             raise KeyError(f"no field {field!r} with an image; there are {sorted(element)}")
-        return {**element, field: self._transform(element[field])}
+        return {**element, field: self._transform(held(element[field]))}
 
 
 #: Fields that hold images, by the last part of their names.
-EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "image", "img")
+NAMES = (*EXTENSIONS, "image", "img")
 
 
 def _only_image(element: dict[str, Any]) -> str:
-    found = [name for name in element if name.rsplit(".", 1)[-1].lower() in EXTENSIONS]
+    found = [name for name in element if name.rsplit(".", 1)[-1].lower() in NAMES]
     if len(found) != 1:
         raise ValueError(
-            f"image() takes the field whose name says that it is an image ({', '.join(EXTENSIONS)}), and there are {found} among "
+            f"image() takes the field whose name says that it is an image ({', '.join(NAMES)}), and there are {found} among "
             f"{sorted(element)}: name one with field="
         )
     return found[0]

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import reduction
+from multiprocessing import reduction, resource_tracker
 from typing import Any
 
 from feedrate import _native
@@ -54,30 +54,40 @@ def _received(duplicate: Any) -> Descriptor:
 class HeldInterrupts:
     """From its making to :meth:`release`, in the parent and in the child, a Ctrl-C waits.
 
-    For a fork: on its way Python runs the functions that libraries registered with ``os.register_at_fork``, and what a signal
-    raises in one of those is printed and lost.
+    For ``fork``: on its way Python runs the functions that libraries registered with ``os.register_at_fork``, and what a signal
+    raises in one of those is printed and lost. For ``spawn``: a new interpreter that is still importing can only print a traceback
+    of its imports, beside the one of the parent; so SIGINT is blocked, which it inherits and lifts itself. A fork server's children
+    end without a word, so nothing is held for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, method: str) -> None:
         self._held = False
         self._former: Any = None
-        if threading.current_thread() is threading.main_thread():
+        self._blocked = False
+        if method == "fork" and threading.current_thread() is threading.main_thread():
             # None: a handler that is not Python's, which raises nothing.
             former = signal.getsignal(signal.SIGINT)
             if former is not None:
                 signal.signal(signal.SIGINT, self._hold)
                 self._former = former
+        elif method == "spawn":
+            # Starting this one unblocks SIGINT, so it has to be there before.
+            resource_tracker.ensure_running()
+            self._blocked = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     def _hold(self, _number: int, _frame: Any) -> None:
         self._held = True
 
     def release(self) -> None:
-        """Puts the former handler back and gives it what came meanwhile. Does nothing the second time."""
+        """Puts things back as they were and gives what came meanwhile its way. Does nothing the second time."""
         former, self._former = self._former, None
+        blocked, self._blocked = self._blocked, False
         if former is not None:
             signal.signal(signal.SIGINT, former)
             if self._held:
                 signal.raise_signal(signal.SIGINT)
+        if blocked:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class NeedsOwnPickle(Exception):
@@ -205,16 +215,15 @@ class Boot:
     #: Leave the generators' states with each completion.
     keep_states: bool
     shared_seed: int | None
-    #: When this process was forked.
-    held: HeldInterrupts | None
+    #: Released by parent and child.
+    held: HeldInterrupts
 
 
 def process_main(boot: Boot) -> None:
     """The main function of a worker process."""
     where = f"in DataLoader worker process {boot.worker}"
     try:
-        if boot.held is not None:
-            boot.held.release()
+        boot.held.release()
         end = _native.WorkerEnd(boot.channel.detach(), boot.parent)
         _serve(end, boot, where)
     except KeyboardInterrupt:

@@ -171,6 +171,19 @@ _LOOP = """
 """
 
 
+_IMPORTING = """
+    import time
+    {imports}
+    from helpers.datasets import Slow
+    if __name__ == "__main__":
+        for batch in DataLoader(Slow(1000, 0.002), num_workers=2, multiprocessing_context="{method}"):
+            pass
+    else:
+        print("importing", flush=True)
+        time.sleep(20)
+"""
+
+
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.watchdog(120)
@@ -202,6 +215,21 @@ def test_wrk_05_ctrl_c_to_the_whole_group_gives_one_traceback(method: str) -> No
     assert err.count("Traceback (most recent call last)") == 1, err
     assert err.rstrip().endswith("KeyboardInterrupt"), err
     left = procs.wait_until(lambda: [p for p in pids if procs.alive(p)], gone=True, timeout=15)
+    assert not left, procs.describe(left)
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_wrk_05_ctrl_c_to_workers_that_are_still_importing(method: str) -> None:
+    proc = procs.start(_IMPORTING.format(imports=loader_import(), method=method))
+    assert proc.stdout is not None
+    assert [proc.stdout.readline(), proc.stdout.readline()] == ["importing\n"] * 2
+    children = procs.descendants(proc.pid)
+    os.killpg(proc.pid, signal.SIGINT)
+    _, err = procs.finish(proc, timeout=60)
+    assert err.count("Traceback (most recent call last)") == 1, err
+    assert err.rstrip().endswith("KeyboardInterrupt"), err
+    left = procs.wait_until(lambda: [p for p in children if procs.alive(p)], gone=True, timeout=15)
     assert not left, procs.describe(left)
 
 

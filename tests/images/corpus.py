@@ -225,6 +225,65 @@ def bmps() -> Iterator[tuple[str, bytes]]:
         yield f"bmp runs of {bits}", bmp_runs(bits)
 
 
+def pnms() -> Iterator[tuple[str, bytes]]:
+    for mode in ("1", "L", "RGB", "I;16", "F"):
+        for size in SIZES:
+            yield f"pnm {mode} {size}", saved(as_mode(mode, *size), "PPM")
+    rng = np.random.default_rng(5)
+    for kind in b"123456":
+        channels = 3 if kind in b"36" else 1
+        for most in (1,) if kind in b"14" else (1, 3, 100, 254, 255, 256, 1000, 65534, 65535):
+            for size in SIZES:
+                values = rng.integers(0, most + 1, (size[1], size[0] * channels))
+                yield f"pnm P{kind - 48} {most} {size}", pnm(chr(kind), values, size, most)
+    head = b"P5 # a comment\n# and one more\r 3\t2#0 is behind it\n0 \n#2\n55\n"
+    yield "pnm comments", head + bytes(range(60))
+    yield "pnm plain comments", b"P2\n3 2\n99\n1 2 3# four\n4 # five\n5\f6\v7"
+    yield "pnm bits without space", b"P1 3 2\n01#1\n0\n1 01"
+    yield "pnm bits and more", b"P1 3 2\n0101010101 1 1"
+    yield "pnm plain and more", b"P2 3 2 9 1 2 3 4 5 6 7 8 words 300"
+    yield "pnm trailing bytes", b"P6 1 1 255\nabcdef"
+    yield "pnm more than the largest", b"P5 3 1 100\n\x00\x64\xff"
+    for scale in ("1.0", "-2.5", "1e3"):
+        yield (
+            f"pfm {scale}",
+            f"Pf\n3 2\n{scale}\n".encode() + rng.normal(100, 50, 6).astype("<f4" if scale[0] == "-" else ">f4").tobytes(),
+        )
+
+
+def pnm(kind: str, values: Any, size: tuple[int, int], most: int) -> bytes:
+    """A PNM of any largest value, which Pillow does not write."""
+    head = f"P{kind}\n{size[0]} {size[1]}\n" + (f"{most}\n" if kind not in "14" else "")
+    if kind in "123":
+        return head.encode() + b"\n".join(b" ".join(b"%d" % v for v in row) for row in values) + b"\n"
+    if kind == "4":
+        return head.encode() + np.packbits(values.astype(np.uint8), axis=1).tobytes()
+    return head.encode() + values.astype(">u2" if most > 255 else np.uint8).tobytes()
+
+
+#: What both refuse.
+BAD_PNMS = {
+    "a largest value of 0": b"P5 2 2 0 abcd",
+    "a largest value of 65536": b"P5 2 2 65536 abcd",
+    "no number": b"P5 2 x 255 abcd",
+    "a long number": b"P5 2 00000000002 255 abcd",
+    "no pixels": b"P2 2 2 255",
+    "too few": b"P2 2 2 255 1 2 3",
+    "too large": b"P2 2 2 255 1 2 3 256",
+    "negative": b"P2 2 2 255 1 2 3 -4",
+    "words": b"P2 2 2 255 1 2 3 four",
+    "no bit": b"P1 2 2 0 1 2 1",
+    "few bits": b"P1 2 2 0 1 1",
+    "a scale of 0": b"Pf 1 1 0 abcd",
+    "an infinite scale": b"Pf 1 1 inf abcd",
+    "no scale": b"Pf 1 1 x abcd",
+    "the header only": b"P6 3",
+    "short": b"P6 2 2 255 abcdefghijk",
+    "short, scaled": b"P6 2 2 99 abcdefghijk",
+    "short, 16 bits": b"P5 2 2 65535 abcdefg",
+}
+
+
 def bmp(rng: Any, width: int, height: int, bits: int, header: int, top_first: bool, masks: Any = None) -> bytes:
     stride = (width * bits + 31) // 32 * 4
     body = rng.integers(0, 256, stride * height).astype(np.uint8).tobytes()

@@ -33,6 +33,7 @@ KINDS: dict[str, Callable[[], list[tuple[str, bytes]]]] = {
     "gif": listed(corpus.gifs),
     "webp": listed(corpus.webps),
     "tiff": listed(corpus.tiffs),
+    "pnm": listed(corpus.pnms),
 }
 
 
@@ -55,6 +56,9 @@ def stored(image: Image.Image) -> np.ndarray[Any, Any]:
     image.load()
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
+    if image.format == "PPM" and image.mode == "I":
+        # 16 bits, which other formats have as such.
+        return np.asarray(image).astype(np.uint16)
     if image.mode == "1":
         return np.asarray(image.convert("L"))
     return np.asarray(image)
@@ -127,6 +131,15 @@ def test_pixels_are_those_of_pillow(kind: str) -> None:
             assert error.value.flaw == "unsupported"
 
 
+def test_broken_pnms_are_refused_as_by_pillow() -> None:
+    for name, data in corpus.BAD_PNMS.items():
+        with pytest.raises(FAILURES):
+            opened(data).convert("RGB")
+        with pytest.raises(feedrate.ImageError) as error:
+            decode(data)
+        assert error.value.format == "PPM", name
+
+
 def is_lab(name: str) -> bool:
     return "LAB" in name or ": lab" in name
 
@@ -182,6 +195,8 @@ def test_headers_say_what_pillow_says() -> None:
             found = info(data)
             # Pillow has two names for 16 bits, by the order of bytes, and may call a palette of grays gray.
             mode = {"I;16B": "I;16", "YCbCr": "YCbCr"}.get(image.mode, image.mode)
+            if image.format == "PPM" and mode == "I":
+                mode = "I;16"
             assert (found.format, (found.width, found.height), found.mode) == (image.format, image.size, mode), name
 
 
@@ -241,6 +256,12 @@ def whole_images() -> dict[str, bytes]:
         "bmp gray": corpus.saved(photo.convert("L"), "BMP"),
         "bmp runs": corpus.bmp_runs(8),
         "gif": corpus.saved(photo, "GIF"),
+        "ppm": corpus.saved(photo, "PPM"),
+        "ppm plain": corpus.pnm("3", np.arange(61 * 40 * 3).reshape(40, -1) % 256, (61, 40), 255),
+        "ppm scaled": corpus.pnm("6", np.arange(61 * 40 * 3).reshape(40, -1) % 100, (61, 40), 99),
+        "pgm 16": corpus.pnm("5", np.arange(61 * 40).reshape(40, -1) % 1000, (61, 40), 65535),
+        "pbm": corpus.saved(photo.convert("1"), "PPM"),
+        "pfm": corpus.saved(photo.convert("F"), "PPM"),
         "webp": corpus.saved(photo, "WEBP", lossless=True),
         "tiff": corpus.saved(corpus.as_mode("RGB", 61, 40), "TIFF"),
         "tiff lzw": corpus.saved(corpus.as_mode("RGB", 61, 40), "TIFF", compression="tiff_lzw"),

@@ -65,7 +65,7 @@ def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"  {folder}/b/empty.png: no image: 0 bytes\n" in out
     assert f"  {folder}/b/half.jpg: the file ends early: " in out
     assert (
-        f"  {folder}/b/page.jpg: no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF); it looks like HTML, 31 bytes\n"
+        f"  {folder}/b/page.jpg: no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM); it looks like HTML, 31 bytes\n"
         in out
     )
 

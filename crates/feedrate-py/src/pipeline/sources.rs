@@ -368,7 +368,7 @@ fn filter(o: &mut Options<'_>) -> PyResult<Option<Filter>> {
     o.take("where")?.map(|given| condition(&given)).transpose()
 }
 
-/// `("length", "<", 4096)`; `("name", "is null")`; `["and", …]`, `["or", …]`, `["not", …]`; a list of conditions is all of them.
+/// `("length", "<", 4096)`; `("language", "in", ["en", "de"])`; `("name", "is null")`; `["and", …]`, `["or", …]`, `["not", …]`; a list of conditions is all of them.
 fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
     if let Ok(list) = given.cast::<PyList>() {
         let word = list.iter().next().and_then(|first| first.extract::<String>().ok());
@@ -400,6 +400,18 @@ fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
         };
     }
     let (column, op, value): (String, String, Bound<'_, PyAny>) = tuple.extract()?;
+    if matches!(op.as_str(), "in" | "not in") {
+        let refused = || config(format!("where: {column:?}, {op:?} takes a list of values, not {value}"));
+        if value.extract::<String>().is_ok() {
+            return Err(refused());
+        }
+        let values = value.try_iter().map_err(|_| refused())?;
+        let values = values
+            .map(|value| constant(&column, from_python(&value?, 0)?))
+            .collect::<PyResult<Vec<_>>>()?;
+        let found = Filter::one_of(column, values);
+        return Ok(if op == "in" { found } else { found.negate() });
+    }
     let op = match op.as_str() {
         "=" | "==" => Op::Eq,
         "!=" => Op::Ne,
@@ -407,12 +419,20 @@ fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
         "<=" => Op::Le,
         ">" => Op::Gt,
         ">=" => Op::Ge,
-        other => return Err(config(format!("where: {other:?} is none of = != < <= > >="))),
-    };
-    match from_python(&value, 0)? {
-        value @ (Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Bytes(_)) => {
-            Ok(Filter::column(column, op, value))
+        other => {
+            return Err(config(format!(
+                "where: {other:?} is none of = != < <= > >= \"in\" \"not in\""
+            )));
         }
+    };
+    let value = constant(&column, from_python(&value, 0)?)?;
+    Ok(Filter::column(column, op, value))
+}
+
+/// What a column can be compared with.
+fn constant(column: &str, value: Value) -> PyResult<Value> {
+    match value {
+        value @ (Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Bytes(_)) => Ok(value),
         other => Err(config(format!("where: {column} is compared with {}", other.kind()))),
     }
 }

@@ -20,11 +20,21 @@ pub enum Format {
     Bmp,
     /// TIFF: 1 to 32 bits, whole numbers and floats, many pages.
     Tiff,
+    /// PBM, PGM, PPM and PFM, plain and raw.
+    Pnm,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Jpeg, Self::Png, Self::WebP, Self::Gif, Self::Bmp, Self::Tiff];
+    pub const ALL: [Self; 7] = [
+        Self::Jpeg,
+        Self::Png,
+        Self::WebP,
+        Self::Gif,
+        Self::Bmp,
+        Self::Tiff,
+        Self::Pnm,
+    ];
 
     /// The format of these bytes, by their first 32 at most.
     pub fn of(bytes: &[u8]) -> Option<Self> {
@@ -44,6 +54,8 @@ impl Format {
             .any(|prefix| starts(*prefix))
         {
             Some(Self::Tiff)
+        } else if super::pnm::begins(bytes) {
+            Some(Self::Pnm)
         } else {
             None
         }
@@ -58,6 +70,7 @@ impl Format {
             Self::Gif => "GIF",
             Self::Bmp => "BMP",
             Self::Tiff => "TIFF",
+            Self::Pnm => "PPM",
         }
     }
 }
@@ -91,7 +104,9 @@ pub(super) fn unknown(bytes: &[u8]) -> ImageError {
     ImageError::new(
         Flaw::Unknown,
         None,
-        format!("no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF); it looks like {what}, {size} bytes"),
+        format!(
+            "no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM); it looks like {what}, {size} bytes"
+        ),
     )
 }
 
@@ -149,8 +164,8 @@ fn looks_like(bytes: &[u8]) -> &'static str {
             _ => "an MP4 video",
         };
     }
-    if bytes.len() > 2 && bytes[0] == b'P' && (b'1'..=b'7').contains(&bytes[1]) && bytes[2].is_ascii_whitespace() {
-        return "PNM (PPM, PGM)";
+    if bytes.starts_with(b"P7\n") {
+        return "PAM";
     }
     let head = &bytes[..bytes.len().min(1024)];
     if head.iter().all(|byte| *byte == 0) {

@@ -161,6 +161,29 @@ fn what_is_written_is_read() {
     assert!(write_png(&[], 0, 1, 3).is_err());
 }
 
+#[test]
+fn pnm() {
+    let head = |kind: u8, most: &str| format!("P{} 21 # x\n 13 {most}\n", char::from(kind)).into_bytes();
+    for (kind, most, len) in [
+        (b'4', "", 3 * 13),
+        (b'5', "255", 21 * 13),
+        (b'5', "65535", 21 * 13 * 2),
+        (b'5', "1000", 21 * 13 * 2),
+        (b'6', "255", 21 * 13 * 3),
+        (b'6', "99", 21 * 13 * 3),
+        (b'f', "-1.5", 21 * 13 * 4),
+    ] {
+        fuzz(&[head(kind, most), noise(len, 3)].concat());
+    }
+    for (kind, most, count) in [(b'1', 1, 21 * 13), (b'2', 100, 21 * 13), (b'3', 65_535, 21 * 13 * 3)] {
+        let mut file = head(kind, &if kind == b'1' { String::new() } else { most.to_string() });
+        for value in noise(count, 5) {
+            file.extend_from_slice(format!("{} ", u32::from(value) * 257 % (most + 1)).as_bytes());
+        }
+        fuzz(&file);
+    }
+}
+
 fn bmp_of(bits: u16, compression: u32, body: &[u8]) -> Vec<u8> {
     let colours = if bits <= 8 { 1_usize << bits } else { 0 };
     let palette = noise(colours * 4, 9);

@@ -28,6 +28,7 @@ mod gif;
 mod jpeg;
 mod pixels;
 mod png;
+mod pnm;
 pub mod resample;
 mod tiff;
 pub mod transform;
@@ -212,6 +213,7 @@ impl Decoder {
             Format::Gif => gif::decode(bytes, options),
             Format::Bmp => bmp::decode(bytes, options),
             Format::Tiff => tiff::decode(bytes, options, &mut decoder.jpeg),
+            Format::Pnm => pnm::decode(bytes, options),
         })
     }
 
@@ -283,6 +285,7 @@ pub fn info(bytes: &[u8]) -> Result<Info, ImageError> {
         Format::Gif => gif::info(bytes),
         Format::Bmp => bmp::info(bytes),
         Format::Tiff => tiff::info(bytes),
+        Format::Pnm => pnm::info(bytes),
     })
 }
 

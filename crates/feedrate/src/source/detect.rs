@@ -12,9 +12,9 @@ use crate::store::{self, Blob};
 const HEAD: usize = 4096;
 
 /// Endings of files that are samples themselves.
-const MEDIA: [&str; 18] = [
-    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "wav", "flac", "mp3", "ogg", "opus", "m4a",
-    "mp4", "webm", "txt",
+const MEDIA: [&str; 22] = [
+    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "pfm", "wav", "flac", "mp3",
+    "ogg", "opus", "m4a", "mp4", "webm", "txt",
 ];
 
 /// How samples are stored.

@@ -103,23 +103,25 @@ fn damage(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Runs `try_it` on damaged copies: `times` of them, or for as many seconds as `FEEDRATE_FUZZ_SECONDS` says. The seed is in the panic's
-/// message, and one seed is tried alone by `FEEDRATE_FUZZ_SEED`.
+/// Runs `try_it` on damaged copies: `times` of them, or for as many seconds as `FEEDRATE_FUZZ_SECONDS` says, from the seed
+/// `FEEDRATE_FUZZ_FROM` on. The seed is in the panic's message, and one seed is tried alone by `FEEDRATE_FUZZ_SEED`.
 pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8])) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, times, until) = match (number("FEEDRATE_FUZZ_SEED"), number("FEEDRATE_FUZZ_SECONDS")) {
         (Some(seed), _) => (seed, 1, None),
         (None, Some(seconds)) => (
-            1 << 32,
+            number("FEEDRATE_FUZZ_FROM").unwrap_or(1 << 32),
             u64::MAX >> 1,
             Some(Instant::now() + Duration::from_secs(seconds)),
         ),
         (None, None) => (0, times, None),
     };
-    for seed in first..first + times {
+    let mut tries = 0_u64;
+    for seed in first..first.saturating_add(times) {
         if until.is_some_and(|until| Instant::now() > until) {
             break;
         }
+        tries += 1;
         let damaged = damage(bytes, &mut Dice::new(seed));
         let began = Instant::now();
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_it(&damaged)));
@@ -130,6 +132,8 @@ pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8]))
             "FEEDRATE_FUZZ_SEED={seed} takes {took:?}"
         );
     }
+    // `make fuzz` adds these up.
+    println!("fuzz: {tries} tries");
 }
 
 /// Reads everything in every way, and gives the number of records. No record may come after the end.

@@ -62,6 +62,13 @@ pub enum Filter {
         /// With what.
         value: Value,
     },
+    /// The column equals one of these values.
+    In {
+        /// The column's name.
+        column: String,
+        /// The values.
+        values: Vec<Value>,
+    },
     /// The column is null.
     Null(String),
     /// All of these hold.
@@ -79,6 +86,14 @@ impl Filter {
             column: name.into(),
             op,
             value: value.into(),
+        }
+    }
+
+    /// A column that equals one of the values; with none of them nothing does.
+    pub fn one_of<V: Into<Value>>(name: impl Into<String>, values: impl IntoIterator<Item = V>) -> Self {
+        Self::In {
+            column: name.into(),
+            values: values.into_iter().map(Into::into).collect(),
         }
     }
 
@@ -111,7 +126,7 @@ impl Filter {
 
     fn collect<'a>(&'a self, names: &mut Vec<&'a str>) {
         match self {
-            Self::Compare { column, .. } | Self::Null(column) => names.push(column),
+            Self::Compare { column, .. } | Self::In { column, .. } | Self::Null(column) => names.push(column),
             Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.collect(names)),
             Self::Not(part) => part.collect(names),
         }
@@ -126,6 +141,10 @@ impl Filter {
         match self {
             Self::Compare { column, op, value } => match find(column)? {
                 Some(array) => compare(array.as_ref(), *op, value, column),
+                None => Ok(vec![None; batch.num_rows()]),
+            },
+            Self::In { column, values } => match find(column)? {
+                Some(array) => within(array.as_ref(), values, column),
                 None => Ok(vec![None; batch.num_rows()]),
             },
             Self::Null(column) => match find(column)? {
@@ -148,6 +167,9 @@ impl Filter {
     #[cfg(feature = "parquet")]
     pub(in crate::source) fn possible(&self, range: &dyn Fn(&str) -> Range) -> bool {
         match self {
+            Self::In { column, values } => values
+                .iter()
+                .any(|value| Self::column(column, Op::Eq, value.clone()).possible(range)),
             Self::Compare { column, op, value } => {
                 let range = range(column);
                 if range.nulls.is_some() && range.nulls == range.rows {
@@ -206,18 +228,45 @@ fn compare(array: &dyn Array, op: Op, value: &Value, column: &str) -> Result<Vec
             (Value::Float(x), Value::Float(_) | Value::Int(_)) if x.is_nan() => Some(op == Op::Ne),
             (Value::Float(_) | Value::Int(_), Value::Float(y)) if y.is_nan() => Some(op == Op::Ne),
             _ => {
-                let order = order(&found, value).ok_or_else(|| {
-                    format!(
-                        "column {column:?} has {}, and is compared with {}",
-                        found.kind(),
-                        value.kind()
-                    )
-                })?;
+                let order = order(&found, value).ok_or_else(|| unlike(column, &found, value))?;
                 Some(op.holds(order))
             }
         });
     }
     Ok(holds)
+}
+
+fn within(array: &dyn Array, values: &[Value], column: &str) -> Result<Vec<Option<bool>>, String> {
+    // Values of one kind have an order, NaN has none and equals nothing.
+    let mut sorted: Vec<&Value> = values.iter().filter(|value| order(value, value).is_some()).collect();
+    sorted.sort_by(|a, b| order(a, b).unwrap_or(std::cmp::Ordering::Equal));
+    if let Some(other) = sorted.iter().find(|value| order(sorted[0], value).is_none()) {
+        let (one, other) = (sorted[0].kind(), other.kind());
+        return Err(format!("column {column:?} is compared with {one} and {other} at once"));
+    }
+    let mut holds = Vec::with_capacity(array.len());
+    for row in 0..array.len() {
+        let found = cell(array, row)?;
+        holds.push(match (&found, sorted.first()) {
+            (Value::None, _) => None,
+            (Value::Float(x), _) if x.is_nan() => Some(false),
+            (_, None) => Some(false),
+            (_, Some(first)) if order(first, &found).is_none() => return Err(unlike(column, &found, first)),
+            _ => {
+                let held = sorted.binary_search_by(|value| order(value, &found).unwrap_or(std::cmp::Ordering::Less));
+                Some(held.is_ok())
+            }
+        });
+    }
+    Ok(holds)
+}
+
+fn unlike(column: &str, found: &Value, value: &Value) -> String {
+    format!(
+        "column {column:?} has {}, and is compared with {}",
+        found.kind(),
+        value.kind()
+    )
 }
 
 /// Of two values of one kind.
@@ -232,6 +281,16 @@ fn order(a: &Value, b: &Value) -> Option<std::cmp::Ordering> {
         (Value::Str(a), Value::Str(b)) => Some(a.cmp(b)),
         (Value::Bytes(a), Value::Bytes(b)) => Some(a.cmp(b)),
         _ => None,
+    }
+}
+
+fn literal(f: &mut fmt::Formatter<'_>, value: &Value) -> fmt::Result {
+    match value {
+        Value::Bool(value) => write!(f, "{value}"),
+        Value::Int(value) => write!(f, "{value}"),
+        Value::Float(value) => write!(f, "{value:?}"),
+        Value::Str(value) => write!(f, "{value:?}"),
+        other => write!(f, "{other:?}"),
     }
 }
 
@@ -258,13 +317,15 @@ impl fmt::Display for Filter {
                     Op::Ge => ">=",
                 };
                 write!(f, "{column} {op} ")?;
-                match value {
-                    Value::Bool(value) => write!(f, "{value}"),
-                    Value::Int(value) => write!(f, "{value}"),
-                    Value::Float(value) => write!(f, "{value:?}"),
-                    Value::Str(value) => write!(f, "{value:?}"),
-                    other => write!(f, "{other:?}"),
+                literal(f, value)
+            }
+            Self::In { column, values } => {
+                write!(f, "{column} in (")?;
+                for (i, value) in values.iter().enumerate() {
+                    f.write_str(if i > 0 { ", " } else { "" })?;
+                    literal(f, value)?;
                 }
+                f.write_str(")")
             }
             Self::Null(column) => write!(f, "{column} is null"),
             Self::All(parts) => joined(f, parts, "and"),

@@ -126,6 +126,11 @@ impl TarReader {
             counter.add();
             self.members.pass_over()?;
         }
+        let nothing = self.members.next_offset() == 0 && self.members.end() == Some(End::Bare);
+        if nothing && self.options.end != EndMark::Optional {
+            let message = "the file is empty: an archive without members has the zeros that end it";
+            return Err(self.members.stream().error(Fault::Truncated, message));
+        }
         Ok(false)
     }
 

@@ -264,8 +264,6 @@ fn every_cut_is_seen() {
         if cut >= data - 324 {
             // Padding and zeros at the end.
             assert_eq!(got, whole, "{cut}");
-        } else if cut == 0 {
-            assert_eq!(got.len(), 0);
         } else {
             let (last, before) = got.split_last().unwrap();
             let sample = 2 * (512 + 1024);
@@ -468,4 +466,20 @@ proptest! {
         }
         prop_assert!(rest.next().unwrap().is_none());
     }
+}
+
+#[test]
+fn an_empty_file_is_no_archive_and_zeros_are_one() {
+    let error = tar(Vec::new()).open(0, None).unwrap().next().unwrap_err();
+    assert_eq!((error.fault(), error.offset()), (Fault::Truncated, Some(0)));
+    assert!(error.message().contains("the file is empty"), "{error}");
+    assert!(
+        tar(Vec::new())
+            .with_index(IndexAt::Memory)
+            .parts()
+            .and_then(|_| tar(Vec::new()).open(0, None)?.skip(1))
+            .is_err()
+    );
+    assert!(lines(&tar(Vec::new()).end_mark(EndMark::Optional)).is_empty());
+    assert!(lines(&tar(vec![0; 1024])).is_empty());
 }

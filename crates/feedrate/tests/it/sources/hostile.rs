@@ -1,4 +1,5 @@
-//! Files that are damaged at random: no reader may crash, hang, or take memory that is not there. `FEEDRATE_FUZZ_SECONDS` makes it longer.
+//! Files that are damaged at random: no reader may crash, hang, or take memory that is not there. `FEEDRATE_FUZZ_SECONDS` makes it longer,
+//! `FEEDRATE_FUZZ_FROM` is another seed.
 
 use std::time::{Duration, Instant};
 
@@ -77,8 +78,11 @@ fn drain(reader: Result<Box<dyn Reader>, SourceError>) -> usize {
 
 fn run(name: &str, seeds: &[Vec<u8>], mend: fn(Vec<u8>) -> Vec<u8>, sources: &dyn Fn(Blob) -> Vec<Box<dyn Source>>) {
     let begun = Instant::now();
+    let from = std::env::var("FEEDRATE_FUZZ_FROM")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
     let mut random = Key {
-        seed: 7,
+        seed: from.unwrap_or(7),
         ..Key::default()
     }
     .stream();
@@ -100,6 +104,8 @@ fn run(name: &str, seeds: &[Vec<u8>], mend: fn(Vec<u8>) -> Vec<u8>, sources: &dy
         rounds += 1;
     }
     assert!(rounds > 3, "{name}: {rounds}");
+    // `make fuzz` adds these up.
+    println!("fuzz: {rounds} tries");
 }
 
 fn archives() -> Vec<Vec<u8>> {
