@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod asking;
 pub mod batch;
 pub mod dataset;
 #[cfg(feature = "image")]

@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use feedrate::pipeline::{
-    self, Batch, Cache, Deal, Fit, Func, Gather, Getter, Long, Opening, Oversize, Packing, Rule, Weights,
+    self, Batch, Cache, Deal, Failure, Fit, Func, Gather, Getter, Long, Opening, Oversize, Packing, Rule, Weights,
+    asking,
 };
 use feedrate::source::Numbers;
 use pyo3::exceptions::PyValueError;
@@ -15,6 +16,7 @@ use super::lane::{Lane, raise};
 use super::sequence::Iterated;
 use super::sources;
 use super::value::Arrays;
+use crate::enter::{compute, quiet};
 use crate::state;
 
 /// A definition, immutable. The Python class `feedrate.Pipeline` keeps one beside the steps it was made of.
@@ -284,7 +286,7 @@ impl Pipeline {
 
     /// Number of elements in an epoch where the definition tells, else `None`. May read indexes.
     fn length(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        py.detach(|| self.inner.len()).map_err(|failure| raise(py, failure))
+        interruptible(py, || self.inner.len())
     }
 
     #[getter]
@@ -305,23 +307,20 @@ impl Pipeline {
 
     /// Names and sizes of what is read, hashed. Lists the sources.
     fn data_fingerprint(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.inner.data_fingerprint())
-            .map_err(|failure| raise(py, failure))
+        interruptible(py, || self.inner.data_fingerprint())
     }
 
     /// Element `index` of an indexed pipeline, as epoch `epoch` under `seed` has it.
     fn get(&self, py: Python<'_>, indices: Vec<u64>, seed: u64, epoch: u64) -> PyResult<Vec<Py<PyAny>>> {
-        let found = py
-            .detach(|| {
-                let getter = if let Some(getter) = self.getter.get() {
-                    getter
-                } else {
-                    let made = self.inner.getter()?;
-                    self.getter.get_or_init(|| made)
-                };
-                getter.get(&indices, seed, epoch)
-            })
-            .map_err(|failure| raise(py, failure))?;
+        let found = interruptible(py, || {
+            let getter = if let Some(getter) = self.getter.get() {
+                getter
+            } else {
+                let made = self.inner.getter()?;
+                self.getter.get_or_init(|| made)
+            };
+            getter.get(&indices, seed, epoch)
+        })?;
         let object = |value| super::value::to_python(py, value, self.arrays).map(Bound::unbind);
         found.into_iter().map(object).collect()
     }
@@ -341,8 +340,8 @@ impl Pipeline {
     ) -> PyResult<Lane> {
         let cursor = cursor.map(state::from_python).transpose()?;
         let opening = Opening::new(lane, lanes, block, seed, epoch);
-        let lane = py.detach(|| self.inner.lane(&opening, cursor.as_ref()));
-        Ok(Lane::new(lane.map_err(|failure| raise(py, failure))?, self.arrays))
+        let lane = interruptible(py, || self.inner.lane(&opening, cursor.as_ref()))?;
+        Ok(Lane::new(lane, self.arrays))
     }
 
     fn __str__(&self) -> String {
@@ -389,4 +388,9 @@ fn rule_of(rule: &Bound<'_, PyDict>) -> PyResult<Rule> {
 #[pyfunction]
 pub(crate) fn stop_ahead(py: Python<'_>) {
     py.detach(pipeline::stop_ahead);
+}
+
+/// Runs `work` without the GIL; a Ctrl-C ends it, also while an index is made.
+fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
+    compute(py, |_| asking(quiet, work))?.map_err(|failure| raise(py, failure))
 }

@@ -49,7 +49,8 @@ impl Failure {
             step: step.into(),
             shard: Some(error.part().to_owned()),
             key: error.key().map(str::to_owned),
-            may_continue: error.fault() != Fault::Missing || !error.part().is_empty(),
+            may_continue: (error.fault() != Fault::Missing || !error.part().is_empty())
+                && error.fault() != Fault::Interrupted,
             source: error.into(),
         }
     }

@@ -4,7 +4,6 @@
 //! data, whose [`cursor`](Lane::cursor) is enough to go on exactly. A cursor holds positions and not data: what sits in a shuffle
 //! window or a packing buffer is read again.
 
-mod asking;
 mod cache;
 mod error;
 mod function;
@@ -18,7 +17,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use asking::asking;
+pub use crate::asking::asking;
 pub use cache::Cache;
 pub use error::Failure;
 pub use function::{Call, Func, Function};

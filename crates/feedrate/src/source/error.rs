@@ -25,6 +25,8 @@ pub enum Fault {
     TooLarge,
     /// What was asked for is not in it: a column, a field.
     Absent,
+    /// Nothing: who asked for it has said to give up.
+    Interrupted,
 }
 
 /// Why there is no record.
@@ -49,6 +51,14 @@ impl SourceError {
             message: message.into(),
             cause: None,
         }
+    }
+
+    /// An error once [`asking`](crate::pipeline::asking) says to give up; to be called for each record that an index passes.
+    pub(super) fn unless_interrupted(part: &str) -> Result<(), Self> {
+        if crate::asking::go_on() {
+            return Ok(());
+        }
+        Err(Self::new(Fault::Interrupted, part, "interrupted while it was indexed"))
     }
 
     /// What the system said about the part of this name.

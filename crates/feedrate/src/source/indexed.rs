@@ -71,6 +71,7 @@ impl Indexed {
         }
         let mut offsets = Vec::new();
         loop {
+            SourceError::unless_interrupted("")?;
             offsets.push(reader.mark().offset);
             if reader.skip(1)? == 0 {
                 return Ok(Index {
@@ -233,6 +234,18 @@ mod tests {
         let mut reader = indexed.open(0, None).unwrap();
         assert_eq!(reader.skip(u64::MAX).unwrap(), whole.len() as u64 - 1);
         assert!(reader.next().unwrap().is_none());
+    }
+
+    #[test]
+    fn an_index_is_given_up_when_asked_and_made_later() {
+        let text = "{}\n".repeat(3000);
+        let source = Indexed::new(
+            Arc::new(JsonLines::of([Blob::memory("t", text.into_bytes())])),
+            IndexAt::Memory,
+        );
+        let error = crate::asking::asking(|| false, || source.index()).unwrap_err();
+        assert_eq!(error.fault(), crate::source::Fault::Interrupted);
+        assert_eq!(*source.index().unwrap(), [3000]);
     }
 
     proptest! {

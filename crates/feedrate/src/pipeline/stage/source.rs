@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign};
-use crate::pipeline::asking;
+use crate::asking;
 use crate::pipeline::step::Deal;
 use crate::random::Permutation;
 use crate::source::{Columns, Mark, Part, Reader, Record, Source, SourceError};

@@ -13,6 +13,7 @@ pub(super) fn consecutive(reader: &mut TarReader) -> Result<Index, SourceError> 
     loop {
         // What is passed over by choice lies in front of the next sample, or of the end.
         let mark = reader.place();
+        SourceError::unless_interrupted(reader.name())?;
         match reader.group(false) {
             None => {
                 offsets.push(mark.offset);
@@ -34,6 +35,7 @@ pub(super) fn scattered(reader: &mut TarReader) -> Result<Index, SourceError> {
     let mut numbers: HashMap<Vec<u8>, usize> = HashMap::new();
     let mut samples: Vec<Vec<u64>> = Vec::new();
     while reader.next_member()? {
+        SourceError::unless_interrupted(reader.name())?;
         let offset = reader.members().member().offset;
         reader.members().pass_over()?;
         if let Some(number) = numbers.get(reader.raw_key()) {

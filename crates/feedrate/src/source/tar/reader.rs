@@ -153,6 +153,10 @@ impl TarReader {
         Ok(passed)
     }
 
+    pub(super) fn name(&self) -> &str {
+        self.blob.name()
+    }
+
     pub(super) fn members(&mut self) -> &mut Members {
         &mut self.members
     }

@@ -483,3 +483,18 @@ fn an_empty_file_is_no_archive_and_zeros_are_one() {
     assert!(lines(&tar(Vec::new()).end_mark(EndMark::Optional)).is_empty());
     assert!(lines(&tar(vec![0; 1024])).is_empty());
 }
+
+#[test]
+fn an_index_is_given_up_when_asked_and_made_later() {
+    let mut maker = Maker::default();
+    for at in 0..2100 {
+        maker.file(&format!("{at}.x"), b"");
+    }
+    let bytes = maker.end();
+    for grouping in [Grouping::Consecutive, Grouping::Scattered] {
+        let source = tar(bytes.clone()).grouping(grouping).with_index(IndexAt::Memory);
+        let error = crate::asking::asking(|| false, || source.index()).unwrap_err();
+        assert_eq!(error.fault(), Fault::Interrupted);
+        assert_eq!(*source.index().unwrap(), [2100]);
+    }
+}

@@ -1,4 +1,4 @@
-//! Giving up in the middle of one element: a `skip` of millions of records is one call.
+//! Giving up in the middle of one element or an index: a `skip` of millions of records is one call.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ thread_local! {
     static READ: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work`. Meanwhile, sources that are read on this thread ask `go_on` every thousand records, and fail once it says no: the
+/// Runs `work`. Meanwhile, sources that are read or indexed on this thread ask `go_on` every thousand records, and fail once it says no: the
 /// element that is being made is not, and the lane can go on later from where it stands. The function should answer in a microsecond.
 pub fn asking<T>(go_on: fn() -> bool, work: impl FnOnce() -> T) -> T {
     struct Before(Option<fn() -> bool>);
@@ -24,7 +24,7 @@ pub fn asking<T>(go_on: fn() -> bool, work: impl FnOnce() -> T) -> T {
 }
 
 /// Whether to go on; to be called for each record.
-pub(super) fn go_on() -> bool {
+pub(crate) fn go_on() -> bool {
     let read = READ.get().wrapping_add(1);
     READ.set(read);
     !read.is_multiple_of(RECORDS) || GO_ON.get().is_none_or(|ask| ask())
