@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Mark, Part, Reader, Record, Source, SourceError};
+use super::numbered::Numbered;
+use super::{Mark, Part, Reader, Source, SourceError};
 use crate::batch::Value;
 
 /// Values in memory, as one part.
@@ -58,10 +59,7 @@ impl Source for Items {
     }
 
     fn open(&self, _: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        Ok(Box::new(ItemsReader {
-            items: Arc::clone(&self.items),
-            next: from.map_or(0, |mark| mark.number),
-        }))
+        Ok(Arc::clone(&self.items).in_order(from))
     }
 
     fn indexed(&self) -> bool {
@@ -69,37 +67,14 @@ impl Source for Items {
     }
 }
 
-struct ItemsReader {
-    items: Arc<[Value]>,
-    next: u64,
-}
-
-impl Reader for ItemsReader {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        let found = usize::try_from(self.next).ok().and_then(|at| self.items.get(at));
-        Ok(found.cloned().map(|value| {
-            let mark = self.mark();
-            self.next += 1;
-            Record { value, mark, key: None }
-        }))
+impl Numbered for Arc<[Value]> {
+    fn count(&self) -> u64 {
+        self.len() as u64
     }
 
-    fn mark(&self) -> Mark {
-        Mark {
-            number: self.next,
-            offset: 0,
-        }
-    }
-
-    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
-        let passed = count.min((self.items.len() as u64).saturating_sub(self.next));
-        self.next += passed;
-        Ok(passed)
-    }
-
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number.min(self.items.len() as u64);
-        Ok(true)
+    fn record(&mut self, number: u64) -> Result<Value, SourceError> {
+        let found = usize::try_from(number).ok().and_then(|at| self.get(at));
+        Ok(found.cloned().unwrap_or(Value::None))
     }
 }
 
@@ -139,10 +114,7 @@ impl Source for Numbers {
     }
 
     fn open(&self, _: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        Ok(Box::new(NumbersReader {
-            next: from.map_or(0, |mark| mark.number),
-            count: self.count,
-        }))
+        Ok(Below(self.count).in_order(from))
     }
 
     fn indexed(&self) -> bool {
@@ -150,40 +122,14 @@ impl Source for Numbers {
     }
 }
 
-struct NumbersReader {
-    next: u64,
-    count: u64,
-}
+struct Below(u64);
 
-impl Reader for NumbersReader {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        if self.next >= self.count {
-            return Ok(None);
-        }
-        let mark = self.mark();
-        self.next += 1;
-        Ok(Some(Record {
-            value: Value::Int(mark.number.cast_signed()),
-            mark,
-            key: None,
-        }))
+impl Numbered for Below {
+    fn count(&self) -> u64 {
+        self.0
     }
 
-    fn mark(&self) -> Mark {
-        Mark {
-            number: self.next,
-            offset: 0,
-        }
-    }
-
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number;
-        Ok(true)
-    }
-
-    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
-        let passed = count.min(self.count.saturating_sub(self.next));
-        self.next += passed;
-        Ok(passed)
+    fn record(&mut self, number: u64) -> Result<Value, SourceError> {
+        Ok(Value::Int(number.cast_signed()))
     }
 }

@@ -28,6 +28,7 @@ mod memory;
 #[cfg(test)]
 pub(crate) mod mutate;
 mod npy;
+mod numbered;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod paths;

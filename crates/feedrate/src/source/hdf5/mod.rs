@@ -6,7 +6,6 @@ mod filters;
 mod rows;
 mod types;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,8 +13,9 @@ use self::chunks::Known;
 use self::file::File;
 use self::rows::Column;
 use super::guard::guard;
+use super::numbered::{Fields, Numbered};
 use super::paths::Paths;
-use super::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
+use super::{Fault, Mark, Part, Reader, Source, SourceError};
 use crate::batch::Value;
 
 /// Most bytes that are given as columns at a time, but at least one row.
@@ -94,7 +94,6 @@ impl Hdf5 {
                 name: Arc::clone(&name),
                 columns,
                 rows,
-                next: 0,
             })
         })
     }
@@ -114,9 +113,7 @@ impl Source for Hdf5 {
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        let mut reader = self.reader(part)?;
-        reader.next = from.map_or(0, |mark| mark.number.min(reader.rows));
-        Ok(Box::new(reader))
+        Ok(self.reader(part)?.in_order(from))
     }
 
     fn indexed(&self) -> bool {
@@ -132,19 +129,6 @@ struct Hdf5Reader {
     name: Arc<str>,
     columns: Vec<Column>,
     rows: u64,
-    next: u64,
-}
-
-impl fmt::Debug for Hdf5Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Hdf5Reader({} datasets, row {} of {})",
-            self.columns.len(),
-            self.next,
-            self.rows
-        )
-    }
 }
 
 impl Hdf5Reader {
@@ -163,51 +147,23 @@ impl Hdf5Reader {
     }
 }
 
-impl Reader for Hdf5Reader {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        if self.next == self.rows {
-            return Ok(None);
-        }
-        let (mark, row) = (self.mark(), self.next);
-        let fields = self.fields(|column| column.one(row))?;
-        self.next += 1;
-        Ok(Some(Record {
-            value: Value::Map(fields),
-            mark,
-            key: None,
-        }))
+impl Numbered for Hdf5Reader {
+    fn count(&self) -> u64 {
+        self.rows
     }
 
-    fn mark(&self) -> Mark {
-        Mark {
-            number: self.next,
-            offset: 0,
-        }
+    fn record(&mut self, number: u64) -> Result<Value, SourceError> {
+        self.fields(|column| column.one(number)).map(Value::Map)
     }
 
-    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
-        let passed = count.min(self.rows - self.next);
-        self.next += passed;
-        Ok(passed)
-    }
-
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number.min(self.rows);
-        Ok(true)
-    }
-
-    fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
+    fn columns(&mut self, first: u64, rows: usize) -> Option<Result<(usize, Fields), SourceError>> {
         let row = self
             .columns
             .iter()
             .fold(1_usize, |sum, column| sum.saturating_add(column.row_bytes()));
-        let left = usize::try_from(self.rows - self.next).unwrap_or(usize::MAX);
-        let (first, rows) = (self.next, left.min(rows).min((GIVEN / row).max(1)));
+        let rows = rows.min((GIVEN / row).max(1));
         let fields = self.fields(|column| column.many(first, rows));
-        Some(fields.map(|fields| {
-            self.next += rows as u64;
-            Columns { rows, fields, first }
-        }))
+        Some(fields.map(|fields| (rows, fields)))
     }
 }
 

@@ -3,15 +3,15 @@
 mod encoding;
 mod index;
 
-use std::fmt;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use self::index::{Column, Shard};
 use super::codec::{Codec, Piece};
+use super::numbered::Numbered;
 use super::window::{Window, decoding};
-use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
+use super::{Fault, Mark, Part, Reader, Source, SourceError};
 use crate::batch::Value;
 
 /// Folders of MDS shards with their `index.json`, as `mosaicml-streaming` writes them; each shard is a part.
@@ -203,7 +203,6 @@ impl Mds {
             columns,
             chosen,
             samples: shard.samples,
-            next: 0,
         })
     }
 }
@@ -223,9 +222,7 @@ impl Source for Mds {
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        let mut reader = self.reader(part)?;
-        reader.next = from.map_or(0, |mark| mark.number.min(reader.samples));
-        Ok(Box::new(reader))
+        Ok(self.reader(part)?.in_order(from))
     }
 
     fn indexed(&self) -> bool {
@@ -268,13 +265,6 @@ struct MdsReader {
     columns: Arc<[Column]>,
     chosen: Vec<usize>,
     samples: u64,
-    next: u64,
-}
-
-impl fmt::Debug for MdsReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MdsReader({}, sample {} of {})", self.name, self.next, self.samples)
-    }
 }
 
 impl MdsReader {
@@ -341,40 +331,13 @@ impl MdsReader {
     }
 }
 
-impl Reader for MdsReader {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        if self.next == self.samples {
-            return Ok(None);
-        }
-        let mark = self.mark();
-        match self.sample(self.next) {
-            Ok(value) => {
-                self.next += 1;
-                Ok(Some(Record { value, mark, key: None }))
-            }
-            Err(error) => {
-                self.next += u64::from(error.may_continue());
-                Err(error)
-            }
-        }
+impl Numbered for MdsReader {
+    fn count(&self) -> u64 {
+        self.samples
     }
 
-    fn mark(&self) -> Mark {
-        Mark {
-            number: self.next,
-            offset: 0,
-        }
-    }
-
-    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
-        let passed = count.min(self.samples - self.next);
-        self.next += passed;
-        Ok(passed)
-    }
-
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number.min(self.samples);
-        Ok(true)
+    fn record(&mut self, number: u64) -> Result<Value, SourceError> {
+        self.sample(number)
     }
 }
 

@@ -4,15 +4,15 @@ mod array;
 mod header;
 mod zip;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(super) use self::array::Array;
 pub(super) use self::header::Kind;
+use super::numbered::{Fields, Numbered};
 use super::paths::Paths;
 use super::window::{Input, Window};
-use super::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
+use super::{Fault, Mark, Part, Reader, Source, SourceError};
 use crate::batch::Value;
 
 /// Files of arrays, each a part: its rows are the elements of the first dimension.
@@ -93,7 +93,7 @@ impl Npy {
                 ),
             ));
         }
-        Ok(NpyReader { arrays, rows, next: 0 })
+        Ok(NpyReader { arrays, rows })
     }
 
     fn archive(&self, window: &mut Window) -> Result<Vec<(String, Array)>, SourceError> {
@@ -149,9 +149,7 @@ impl Source for Npy {
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        let mut reader = self.reader(part)?;
-        reader.next = from.map_or(0, |mark| mark.number.min(reader.rows));
-        Ok(Box::new(reader))
+        Ok(self.reader(part)?.in_order(from))
     }
 
     fn indexed(&self) -> bool {
@@ -166,72 +164,27 @@ impl Source for Npy {
 struct NpyReader {
     arrays: Vec<(String, Array)>,
     rows: u64,
-    next: u64,
 }
 
-impl fmt::Debug for NpyReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "NpyReader({} arrays, row {} of {})",
-            self.arrays.len(),
-            self.next,
-            self.rows
-        )
-    }
-}
-
-impl Reader for NpyReader {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        if self.next == self.rows {
-            return Ok(None);
-        }
-        let mark = self.mark();
-        let mut fields = Vec::with_capacity(self.arrays.len());
-        for (name, array) in &mut self.arrays {
-            fields.push((name.clone(), array.one(self.next)?));
-        }
-        self.next += 1;
-        Ok(Some(Record {
-            value: Value::Map(fields),
-            mark,
-            key: None,
-        }))
+impl Numbered for NpyReader {
+    fn count(&self) -> u64 {
+        self.rows
     }
 
-    fn mark(&self) -> Mark {
-        Mark {
-            number: self.next,
-            offset: 0,
-        }
+    fn record(&mut self, number: u64) -> Result<Value, SourceError> {
+        let fields = self.arrays.iter_mut();
+        let fields: Fields = fields
+            .map(|(name, array)| Ok((name.clone(), array.one(number)?)))
+            .collect::<Result<_, SourceError>>()?;
+        Ok(Value::Map(fields))
     }
 
-    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
-        let passed = count.min(self.rows - self.next);
-        self.next += passed;
-        Ok(passed)
-    }
-
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number.min(self.rows);
-        Ok(true)
-    }
-
-    fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
-        let rows = usize::try_from(self.rows - self.next).unwrap_or(usize::MAX).min(rows);
-        let mut columns = Columns {
-            rows,
-            fields: Vec::with_capacity(self.arrays.len()),
-            first: self.next,
-        };
-        for (name, array) in &mut self.arrays {
-            match array.rows_at(self.next, rows) {
-                Ok(value) => columns.fields.push((name.clone(), value)),
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        self.next += rows as u64;
-        Some(Ok(columns))
+    fn columns(&mut self, first: u64, rows: usize) -> Option<Result<(usize, Fields), SourceError>> {
+        let fields = self.arrays.iter_mut();
+        let fields: Result<Fields, SourceError> = fields
+            .map(|(name, array)| Ok((name.clone(), array.rows_at(first, rows)?)))
+            .collect();
+        Some(fields.map(|fields| (rows, fields)))
     }
 }
 

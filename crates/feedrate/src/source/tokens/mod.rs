@@ -3,15 +3,15 @@
 mod flat;
 mod megatron;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::flat::Flat;
 use self::megatron::Megatron;
+use super::numbered::{Fields, Numbered};
 use super::paths::Paths;
 use super::window::Window;
-use super::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
+use super::{Fault, Mark, Part, Reader, Source, SourceError};
 use crate::batch::{DType, Heap, Tensor, TensorError, Value};
 
 /// What happens to the tokens that do not fill a window.
@@ -191,7 +191,6 @@ impl Tokens {
             wide: self.wide,
             records,
             short,
-            next: 0,
         })
     }
 }
@@ -229,9 +228,7 @@ impl Source for Tokens {
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        let mut reader = self.reader(part)?;
-        reader.next = from.map_or(0, |mark| mark.number.min(reader.records));
-        Ok(Box::new(reader))
+        Ok(self.reader(part)?.in_order(from))
     }
 
     fn indexed(&self) -> bool {
@@ -251,17 +248,6 @@ struct TokensReader {
     wide: bool,
     records: u64,
     short: bool,
-    next: u64,
-}
-
-impl fmt::Debug for TokensReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TokensReader({}, record {} of {})",
-            self.name, self.next, self.records
-        )
-    }
 }
 
 impl TokensReader {
@@ -354,6 +340,12 @@ impl TokensReader {
         })?;
         Ok(Value::map([("tokens", tokens)]))
     }
+}
+
+impl Numbered for TokensReader {
+    fn count(&self) -> u64 {
+        self.records
+    }
 
     fn record(&mut self, number: u64) -> Result<Value, SourceError> {
         match self.windows {
@@ -361,59 +353,17 @@ impl TokensReader {
             None => self.document(number),
         }
     }
-}
-
-impl Reader for TokensReader {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        if self.next == self.records {
-            return Ok(None);
-        }
-        let mark = self.mark();
-        let value = match self.record(self.next) {
-            Ok(value) => value,
-            Err(error) => {
-                // A bad document does not hide the next one.
-                self.next += u64::from(error.may_continue());
-                return Err(error);
-            }
-        };
-        self.next += 1;
-        Ok(Some(Record { value, mark, key: None }))
-    }
-
-    fn mark(&self) -> Mark {
-        Mark {
-            number: self.next,
-            offset: 0,
-        }
-    }
-
-    fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
-        let passed = count.min(self.records - self.next);
-        self.next += passed;
-        Ok(passed)
-    }
-
-    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
-        self.next = number.min(self.records);
-        Ok(true)
-    }
 
     /// Full windows are one tensor; what is of different lengths is a list.
-    fn columns(&mut self, rows: usize) -> Option<Result<Columns, SourceError>> {
-        let left = usize::try_from(self.records - self.next).unwrap_or(usize::MAX);
-        let (first, rows) = (self.next, rows.min(left));
+    fn columns(&mut self, first: u64, rows: usize) -> Option<Result<(usize, Fields), SourceError>> {
         let full = self.records - u64::from(self.short);
-        let columns = match self.windows {
+        let fields = match self.windows {
             Some(windows) if windows.last == ShortWindow::Drop || first + rows as u64 <= full => {
                 self.block(windows, first, rows)
             }
             _ => self.list(first, rows),
         };
-        if columns.is_ok() {
-            self.next += rows as u64;
-        }
-        Some(columns.map(|fields| Columns { rows, fields, first }))
+        Some(fields.map(|fields| (rows, fields)))
     }
 }
 
