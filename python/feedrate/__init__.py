@@ -13,7 +13,7 @@ from feedrate._fetch import END, NOT_READY
 from feedrate._folder import ImageFolder
 from feedrate._loader import DataLoader, IterableDataset
 from feedrate._packed import PackedList
-from feedrate._pipeline import Pipeline, from_items, from_iterable, mix, open  # noqa: A004
+from feedrate._pipeline import Mix, Pipeline, from_items, from_iterable, mix, open  # noqa: A004
 from feedrate._queue import Queue, QueueClosed
 from feedrate._state_errors import ResumeError
 
@@ -28,6 +28,7 @@ __all__ = [
     "ImageError",
     "ImageFolder",
     "IterableDataset",
+    "Mix",
     "PackedList",
     "Pipeline",
     "PipelineError",

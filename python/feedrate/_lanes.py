@@ -15,7 +15,7 @@ from typing import Any
 from feedrate._context import set_reseed
 from feedrate._errors import PipelineError
 from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
-from feedrate._pipeline import Pipeline, Skipper, StreamPipeline, append, check_same
+from feedrate._pipeline import Mix, Pipeline, Skipper, StreamPipeline, append, check_same, mixed
 from feedrate._plan import Plan
 from feedrate._state_errors import ResumeError
 
@@ -248,8 +248,8 @@ class LaneFetcher:
         return []
 
     def _cursor(self, opened: _Open) -> bytes | None:
-        # Where the order is another one each time, nothing can be read again.
-        if opened.quiet > 0 and not self._timed:
+        # Where the order is another one each time, nothing can be read again. The last one says what the lane has drawn.
+        if opened.quiet > 0 and not self._timed and not opened.lane.over:
             opened.quiet -= 1
             return None
         cursor = pickle.dumps(opened.lane.cursor())
@@ -276,6 +276,8 @@ class LanePlan(Plan):
         #: Bad elements that were left out.
         self.skipped: int = saved.get("skipped", 0)
         self.dry: set[int] = set()
+        #: By lane, the last cursor that was seen, pickled; also of units that were not full.
+        self.seen: dict[int, bytes] = {}
         #: Turns that were planned and whose results were not seen, by their positions.
         self._planned: deque[tuple[int, Turn]] = deque()
         for row in range(shape.rows):
@@ -285,6 +287,8 @@ class LanePlan(Plan):
                 if known is not None:
                     cursor = known["cursor"]
                     self.stands[lane] = [known["units"], known["since"], None if cursor is None else pickle.dumps(cursor)]
+                    if cursor is not None:
+                        self.seen[lane] = self.stands[lane][2]
                 elif self.turns:
                     before = self.turns // shape.rows + (row < self.turns % shape.rows)
                     self.stands[lane] = [before, before, None]
@@ -342,6 +346,10 @@ class LanePlan(Plan):
                 stand[2] = cursor
             self.turns = max(self.turns, (units - 1) * shape.rows + lane // shape.units + 1)
         self.tail += tail
+
+    def mixed(self) -> list[Mix]:
+        """What each mix has drawn in the lanes of this rank."""
+        return mixed({"lanes": [pickle.loads(cursor) for cursor in self.seen.values()]})
 
     def state(self, delivered: int) -> dict[str, Any]:
         """Where the lanes of this rank stand, and what is known of others."""
@@ -445,6 +453,7 @@ class LaneSource:
                 break
             seen = self._source.mark()
             turn = None if seen is None else self._plan.turn_at(seen[0])
+            self._plan.seen.update((lane, cursor) for lane, (_, cursor) in found.stands.items() if cursor is not None)
             for lane, samples in found.rest.items():
                 # Not handed over yet: a state has to bring it again. Turns that were planned meanwhile find nothing.
                 self._rest.setdefault(lane, samples)

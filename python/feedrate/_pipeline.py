@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from feedrate import _native
 from feedrate._context import pipeline_key
@@ -475,6 +475,20 @@ def holds_pipeline(dataset: Any) -> bool:
     return False
 
 
+class Mix(NamedTuple):
+    """What a :func:`mix` has drawn. Elements that wait in the window of a shuffle behind it count as drawn."""
+
+    #: Elements of each stream.
+    given: list[int]
+    #: How many were to be expected: the sum over the draws of the stream's share in the weights, among streams that had not ended.
+    expected: list[float]
+
+
+def mixed(state: Any) -> list[Mix]:
+    """What the mixes of a state have drawn, added up over its lanes."""
+    return [Mix(*found) for found in _native.Pipeline.mixed(state)]
+
+
 class Elements:
     """The elements of one epoch, one after the other. Has ``state_dict()`` and ``load_state_dict()``: positions, no data."""
 
@@ -501,6 +515,11 @@ class Elements:
             if not found:
                 raise StopIteration
             return found[0]
+
+    @property
+    def mixed(self) -> list[Mix]:
+        """What each :func:`mix` has drawn in this epoch, the outermost one first."""
+        return mixed({"lanes": [self._lane.cursor()]})
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element is made from."""
@@ -670,7 +689,8 @@ def mix(
 ) -> Pipeline:
     """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them
     from draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until
-    all have run out once."""
+    all have run out once. ``loader.mixed``, and ``mixed`` of an iterator over the pipeline, say what was drawn and what was to be
+    expected."""
     for each in pipelines:
         if not isinstance(each, Pipeline):
             raise TypeError(

@@ -17,7 +17,7 @@ from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._errors import short
 from feedrate._fetch import END, Stated
 from feedrate._iterate import has_state
-from feedrate._pipeline import Pipeline, holds_pipeline
+from feedrate._pipeline import Mix, Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
 from feedrate._state_errors import ResumeError
@@ -362,6 +362,11 @@ class Epoch:
         """The order of the whole epoch if it is known and drawn."""
         return self._plan._order if isinstance(self._plan, OrderPlan) else None
 
+    @property
+    def lanes(self) -> _lanes.LanePlan | None:
+        """The plan over lanes, where there is one."""
+        return self._plan if isinstance(self._plan, _lanes.LanePlan) else None
+
     def state(self) -> dict[str, Any]:
         """Behind the last batch that was handed over."""
         loader: Any = self._loader()
@@ -542,6 +547,14 @@ class Resumable:
             object.__setattr__(self, "_skipped", [])
         found: list[dict[str, Any]] = self.__dict__["_skipped"]
         return found
+
+    @property
+    def mixed(self) -> list[Mix]:
+        """What each :func:`feedrate.mix` of the pipeline has drawn in this epoch, on this rank, the outermost one first: elements of
+        each stream, and how many were to be expected by the weights. Large cursors come with every few batches only, so that behind
+        large shuffle windows it lags a little until the epoch's end. ``[]`` without a mix, and before the first batch."""
+        plan = None if self._epoch is None else self._epoch.lanes
+        return [] if plan is None else plan.mixed()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user stands: what a loader of the same data needs to go on with the next batch.

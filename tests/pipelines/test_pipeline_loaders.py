@@ -272,3 +272,55 @@ def test_mistakes_in_definitions_say_what_is_meant() -> None:
         r.shuffle(True)
     with pytest.raises(TypeError, match="each an argument of its own"):
         feedrate.mix([r, r], weights=[1, 1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mix_says_what_it_has_drawn(workers: int) -> None:
+    """Counted by the samples themselves; and what was to be expected, within the spread of a binomial."""
+    a, b, c = (feedrate.from_items([(name, k) for k in range(5000)]) for name in "abc")
+    inner = feedrate.mix(a, b, weights=[3, 1])
+    pipeline = feedrate.mix(inner, c, weights=[1, 1]).take(4000).lanes(rows=1)
+    loader = DataLoader(pipeline, batch_size=20, num_workers=workers, collate_fn=list)
+    assert loader.mixed == []
+    seen: list[str] = []
+    for batch in loader:
+        seen += [name for name, _ in batch]
+        outer, within = loader.mixed
+        assert outer.given == [seen.count("a") + seen.count("b"), seen.count("c")]
+        assert within.given == [seen.count("a"), seen.count("b")]
+        assert outer.expected == pytest.approx([len(seen) / 2] * 2)
+    assert len(seen) == 4000
+    assert outer.expected == pytest.approx([2000, 2000])
+    assert within.expected == pytest.approx([0.75 * outer.given[0], 0.25 * outer.given[0]])
+    for mix in (outer, within):
+        total = sum(mix.given)
+        for given, expected in zip(mix.given, mix.expected, strict=True):
+            share = expected / total
+            assert abs(given - expected) < 5 * (total * share * (1 - share)) ** 0.5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mix_counts_over_lanes_to_the_end_and_on_after_a_resume(workers: int) -> None:
+    def loader(ahead: int) -> Any:
+        mixed = feedrate.mix(feedrate.from_items(range(700)), feedrate.from_items(range(333)), weights={0: [1, 1], 20: [5, 1]})
+        return DataLoader(mixed.shuffle(50), batch_size=8, num_workers=ahead, collate_fn=list, seed=1)
+
+    whole = loader(workers)
+    for _ in whole:
+        pass
+    (end,) = whole.mixed
+    assert end.given == [700, 333]
+    assert sum(end.expected) == pytest.approx(1033)
+    first = loader(2 - workers)
+    epoch = iter(first)
+    for _ in range(40):
+        next(epoch)
+    state = first.state_dict()
+    resumed = loader(workers)
+    resumed.load_state_dict(state)
+    for _ in resumed:
+        pass
+    assert resumed.mixed == [end]
+    elements = iter(feedrate.mix(feedrate.from_items(range(7)), feedrate.from_items(range(3)), weights=[1, 1]))
+    assert len(list(elements)) == 10
+    assert elements.mixed[0].given == [7, 3]

@@ -325,6 +325,13 @@ impl Pipeline {
         found.into_iter().map(object).collect()
     }
 
+    /// What each mix has drawn by a state with lanes: elements of each stream, and how many were to be expected.
+    #[staticmethod]
+    fn mixed(state: &Bound<'_, PyAny>) -> PyResult<Vec<(Vec<u64>, Vec<f64>)>> {
+        let found = pipeline::mixed(&state::from_python(state)?);
+        Ok(found.into_iter().map(|mix| (mix.given, mix.expected)).collect())
+    }
+
     /// One lane of an epoch, from its start or from a cursor.
     #[pyo3(signature = (lane, lanes, block, seed, epoch, cursor=None))]
     #[expect(clippy::too_many_arguments, reason = "as Python passes them")]

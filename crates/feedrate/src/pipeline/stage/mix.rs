@@ -1,5 +1,7 @@
 //! Several streams to one, by weight.
 
+use std::collections::BTreeMap;
+
 use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign, parent};
 use crate::pipeline::spec::Pipeline;
 use crate::pipeline::step::Weights;
@@ -18,6 +20,8 @@ struct Stream {
     any: bool,
     /// Elements that came of it.
     given: u64,
+    /// How many were to be expected by the weights, among the streams that had not ended.
+    expected: f64,
 }
 
 /// `mix`: each draw takes from one of the streams.
@@ -28,6 +32,8 @@ pub(super) struct Mixed {
     opening: Opening,
     draws: u64,
     streams: Vec<Stream>,
+    /// The streams of the draw at hand, and their weights.
+    live: Vec<(usize, f64)>,
 }
 
 impl Mixed {
@@ -39,6 +45,7 @@ impl Mixed {
             opening: site.opening.clone(),
             draws: site.number("draws")?,
             streams: Vec::new(),
+            live: Vec::new(),
         };
         let count = site.node().inputs.len();
         let saved = match site.cursor {
@@ -63,6 +70,7 @@ impl Mixed {
                 over: flag("over"),
                 any: flag("any"),
                 given: state.map_or(Ok(0), |state| state.number("given"))?,
+                expected: f64::from_bits(state.map_or(Ok(0), |state| state.number("expected"))?),
             });
         }
         Ok(opened)
@@ -99,13 +107,14 @@ impl Mixed {
                     return None;
                 }
             }
-            let live: Vec<(usize, f64)> = weights
+            let live = weights
                 .iter()
                 .copied()
                 .enumerate()
                 .filter(|(at, weight)| !self.streams[*at].ended && *weight > 0.0)
                 .collect();
-            if live.is_empty() {
+            self.live = live;
+            if self.live.is_empty() {
                 // Those that are left have no weight yet.
                 let left = self.streams.iter().any(|stream| !stream.ended);
                 let next = self.weights.schedule.iter().find(|(from, _)| *from > self.draws);
@@ -117,15 +126,23 @@ impl Mixed {
                     _ => return None,
                 }
             }
-            let total: f64 = live.iter().map(|(_, weight)| weight).sum();
+            let total: f64 = self.live.iter().map(|(_, weight)| weight).sum();
             let mut at = self.opening.draw(self.draws).uniform() * total;
-            for (stream, weight) in &live {
+            for (stream, weight) in &self.live {
                 at -= weight;
                 if at < 0.0 {
                     return Some(*stream);
                 }
             }
-            return live.last().map(|(stream, _)| *stream);
+            return self.live.last().map(|(stream, _)| *stream);
+        }
+    }
+
+    /// An element was drawn.
+    fn expect(&mut self) {
+        let total: f64 = self.live.iter().map(|(_, weight)| weight).sum();
+        for (at, weight) in &self.live {
+            self.streams[*at].expected += weight / total;
         }
     }
 }
@@ -139,6 +156,7 @@ impl Stage for Mixed {
                 stream.given += 1;
                 self.draws += 1;
                 let round = u32::try_from(stream.round).unwrap_or(u32::MAX);
+                self.expect();
                 return Ok(Some(Sample {
                     value: sample.value,
                     place: sample.place.child(round).child(number(at)),
@@ -167,6 +185,7 @@ impl Stage for Mixed {
                 ("over", State::Bool(stream.over)),
                 ("any", State::Bool(stream.any)),
                 ("given", stream.given.into()),
+                ("expected", stream.expected.to_bits().into()),
             ])
         });
         State::map([
@@ -217,6 +236,62 @@ impl Stage for Mixed {
             .zip(places)
             .map(|(sample, place)| sample.ok_or_else(|| foreign(&self.label, place)))
             .collect()
+    }
+}
+
+/// What a mix has drawn.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Mix {
+    /// Elements of each stream.
+    pub given: Vec<u64>,
+    /// How many of each were to be expected: the sum over the draws of its share in the weights, among streams that had not ended.
+    pub expected: Vec<f64>,
+}
+
+/// What each mix has drawn, from the outermost one on: by a [`Lane::cursor`](super::Lane::cursor), or a loader's state, whose lanes are added
+/// up. Elements that wait in the window of a shuffle behind it count as drawn.
+pub fn mixed(state: &State) -> Vec<Mix> {
+    let mut found = BTreeMap::new();
+    collect(state, &mut Vec::new(), &mut found);
+    found.into_values().collect()
+}
+
+/// By where they are in the definition.
+fn collect(state: &State, path: &mut Vec<String>, found: &mut BTreeMap<(usize, Vec<String>), Mix>) {
+    let mut within = |key: String, entry: &State| {
+        path.push(key);
+        collect(entry, path, found);
+        path.pop();
+    };
+    match state {
+        State::Map(entries) => {
+            for (key, entry) in entries {
+                match (key.as_str(), entry) {
+                    // All lanes are of one definition.
+                    ("lanes", State::List(lanes)) => lanes.iter().for_each(|lane| within("lanes".into(), lane)),
+                    ("lanes", State::Map(lanes)) => lanes.values().for_each(|lane| within("lanes".into(), lane)),
+                    _ => within(key.clone(), entry),
+                }
+            }
+        }
+        State::List(items) => {
+            for (at, item) in items.iter().enumerate() {
+                within(at.to_string(), item);
+            }
+        }
+        _ => {}
+    }
+    if state.get("draws").is_some()
+        && let Some(State::List(streams)) = state.get("streams")
+    {
+        let mix = found.entry((path.len(), path.clone())).or_default();
+        mix.given.resize(streams.len(), 0);
+        mix.expected.resize(streams.len(), 0.0);
+        for (at, stream) in streams.iter().enumerate() {
+            mix.given[at] += stream.number("given").unwrap_or_default();
+            mix.expected[at] += f64::from_bits(stream.number("expected").unwrap_or_default());
+        }
     }
 }
 

@@ -340,3 +340,4 @@ fn foreign(step: &str, place: &Place) -> Failure {
 }
 
 pub use ahead::stop_ahead;
+pub use mix::{Mix, mixed};
