@@ -93,6 +93,16 @@ def shape_of(loader: Any) -> Shape:
     return Shape(rows, units, 1 if size is None else size // each, rank, world)
 
 
+def check_length(loader: Any) -> None:
+    """Raises ``TypeError`` where the number of batches depends on how the elements are dealt to lanes."""
+    step, shape = loader.dataset._native.cut, shape_of(loader)
+    if step is not None and shape.lanes > 1:
+        raise TypeError(
+            f"the number of batches is not known before all is read: {step} makes batches in each of {shape.lanes} lanes, each with an "
+            "end of its own. Let the loader make the batches (batch_size=), or use lanes(rows=1, units=1)"
+        )
+
+
 class Turn:
     """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one for workers that do not
     have the lane: units given and the cursor behind them, pickled, or ``None`` for the lane's start."""

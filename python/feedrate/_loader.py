@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from feedrate import _collate, _options, _ranks, _sampler
+from feedrate import _collate, _lanes, _options, _ranks, _sampler
 from feedrate._asking import Asked
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
@@ -190,6 +190,8 @@ class DataLoader(Resumable):
             return self._rank_batches()
         if not self._iterable:
             return len(self._index_sampler)
+        if _lanes.is_laned(self.dataset):
+            _lanes.check_length(self)
         n = len(self.dataset)
         if self.batch_size is None:
             return n

@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, overload
@@ -18,9 +19,14 @@ from feedrate._context import pipeline_key
 def _name(function: Callable[..., Any]) -> str:
     """What a definition calls a function."""
     if isinstance(function, functools.partial):
-        arguments = [repr(a) for a in function.args] + [f"{k}={v!r}" for k, v in function.keywords.items()]
+        arguments = [_shown(a) for a in function.args] + [f"{k}={_shown(v)}" for k, v in function.keywords.items()]
         return f"{_name(function.func)}({', '.join(arguments)})" if arguments else _name(function.func)
     return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def _shown(value: Any) -> str:
+    """As ``repr``, but equal in every process: without addresses."""
+    return _name(value) if callable(value) else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _merged(parents: tuple[Pipeline, ...]) -> dict[str, Any]:
@@ -275,7 +281,9 @@ class Pipeline:
 
         Without ``folder``: in the memory of each process, up to ``limit`` bytes (1 GiB); worker processes have one each, and keep it
         with ``persistent_workers=True`` only. With it: in files that all processes share and later runs find (16 GiB). Nothing is thrown
-        out for something newer. Files are known by the names of the steps before: delete them when a function does something else.
+        out for something newer. Files are known by the names of the steps before and by the shards that these read (path, size, time of
+        the last change); data in memory by its name and length only. Use another folder for other items, and when a function does
+        something else.
         """
         if limit is None:
             limit = 1 << 30 if folder is None else 16 << 30
@@ -530,6 +538,7 @@ class Elements:
             "seed": pipeline._options.get("seed", 0),
             "epoch": self._number,
             "cursor": self._lane.cursor(),
+            "skipped": self._skipper.count,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -542,6 +551,7 @@ class Elements:
             raise ResumeError(f"the state was saved with seed={state['seed']}, this pipeline has seed={seed}: use the same")
         self._number = state["epoch"]
         self._lane = self._open(state["cursor"])
+        self._skipper.count = state["skipped"]
 
 
 def check_same(pipeline: Pipeline, fingerprint: str, data: str | None) -> None:

@@ -25,7 +25,7 @@ from torch.utils.data._utils import worker as _stock_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
 from torch.utils.data.distributed import DistributedSampler
 
-from feedrate import _loader, _native, _options, _ranks
+from feedrate import _lanes, _loader, _native, _options, _ranks
 from feedrate._after import AfterThread
 from feedrate._asking import Asked
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
@@ -604,6 +604,8 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
 
     def __len__(self) -> int:
         """Batches in an epoch, of this rank."""
+        if _lanes.is_laned(self.dataset):
+            _lanes.check_length(self)
         if self._ranks is None or self._dataset_kind == _DatasetKind.Iterable:
             return super().__len__()
         return self._rank_batches()

@@ -27,7 +27,12 @@ pub fn asking<T>(go_on: fn() -> bool, work: impl FnOnce() -> T) -> T {
 pub(crate) fn go_on() -> bool {
     let read = READ.get().wrapping_add(1);
     READ.set(read);
-    !read.is_multiple_of(RECORDS) || GO_ON.get().is_none_or(|ask| ask())
+    !read.is_multiple_of(RECORDS) || go_on_now()
+}
+
+/// Whether to go on; to be called every few milliseconds.
+pub(crate) fn go_on_now() -> bool {
+    GO_ON.get().is_none_or(|ask| ask())
 }
 
 #[cfg(test)]

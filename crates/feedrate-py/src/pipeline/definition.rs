@@ -300,6 +300,12 @@ impl Pipeline {
         self.inner.serial()
     }
 
+    /// The step that makes fewer elements of many, in each lane its own, if there is one.
+    #[getter]
+    fn cut(&self) -> Option<String> {
+        self.inner.cut()
+    }
+
     #[getter]
     fn fingerprint(&self) -> u64 {
         self.inner.fingerprint()

@@ -4,8 +4,8 @@ use std::fmt;
 
 use feedrate::BoxError;
 use feedrate::batch::Value;
-use feedrate::pipeline::{Call, Function};
-use pyo3::exceptions::PyStopIteration;
+use feedrate::pipeline::{Call, Function, Interrupt};
+use pyo3::exceptions::{PyException, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -16,7 +16,15 @@ pub(crate) struct Raised(pub(crate) PyErr);
 
 impl Raised {
     pub(crate) fn boxed(error: PyErr) -> BoxError {
+        if Self::interrupts(&error) {
+            return Box::new(Interrupt(Box::new(Self(error))));
+        }
         Box::new(Self(error))
+    }
+
+    /// Whether it is none of Python's `Exception`s: a `KeyboardInterrupt`, `SystemExit`.
+    pub(crate) fn interrupts(error: &PyErr) -> bool {
+        Python::attach(|py| !error.is_instance_of::<PyException>(py))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use feedrate::pipeline::{self, Failure, asking};
+use feedrate::pipeline::{self, Failure, Interrupt, asking};
 use feedrate::source::SourceError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -116,6 +116,10 @@ pub(crate) fn raise(py: Python<'_>, failure: Failure) -> PyErr {
         place.push_str(", ");
         place.push_str(part);
     }
+    let source = match source.downcast::<Interrupt>() {
+        Ok(interrupt) => interrupt.0,
+        Err(source) => source,
+    };
     let error = match source.downcast::<Raised>() {
         Ok(raised) => {
             let _ = raised.0.value(py).call_method1("add_note", (place,));

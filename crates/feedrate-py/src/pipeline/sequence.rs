@@ -23,7 +23,12 @@ impl fmt::Debug for Iterated {
 }
 
 fn failed(name: &str, error: PyErr) -> SourceError {
-    SourceError::new(Fault::Io, name, error.to_string()).because(Raised(error))
+    let fault = if Raised::interrupts(&error) {
+        Fault::Interrupted
+    } else {
+        Fault::Io
+    };
+    SourceError::new(fault, name, error.to_string()).because(Raised(error))
 }
 
 impl Source for Iterated {
@@ -50,6 +55,7 @@ impl Source for Iterated {
             name: self.name.clone(),
             iterator: iterator.map_err(|error| failed(&self.name, error))?,
             next: 0,
+            broken: None,
         };
         let wanted = from.map_or(0, |mark| mark.number);
         let passed = reader.skip(wanted)?;
@@ -70,10 +76,15 @@ struct Items {
     name: String,
     iterator: Py<PyIterator>,
     next: u64,
+    /// What it raised: an iterator that has raised says afterwards that it is at its end.
+    broken: Option<SourceError>,
 }
 
 impl Items {
-    fn advance(&self) -> Result<Option<feedrate::batch::Value>, SourceError> {
+    fn advance(&mut self) -> Result<Option<feedrate::batch::Value>, SourceError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         let found = Python::attach(|py| {
             self.iterator
                 .bind(py)
@@ -81,7 +92,11 @@ impl Items {
                 .next()
                 .map(|item| item.map(Object::value))
         });
-        found.transpose().map_err(|error| failed(&self.name, error))
+        found.transpose().map_err(|error| {
+            let error = failed(&self.name, error);
+            self.broken = Some(error.clone());
+            error
+        })
     }
 }
 

@@ -32,6 +32,8 @@ struct Inner {
     /// By the fingerprint of what comes before, under which seed.
     memory: HashMap<u64, HashMap<Place, Value>>,
     files: HashMap<u64, Files>,
+    /// By the fingerprint of what comes before: what data that is.
+    data: HashMap<u64, u64>,
 }
 
 /// The files of one definition.
@@ -59,8 +61,9 @@ impl Cache {
     }
 
     /// Keeps elements in files in `folder`, which is made if need be, up to `limit` bytes in all. Processes share them, and later runs
-    /// find them. The files are named by the fingerprint of the steps before: what a function of the same name does differently
-    /// since is not seen, so delete the folder then.
+    /// find them. The files are named by the fingerprint of the steps before and by the files that these read (path, size, time of the last
+    /// change). What a function of the same name does differently since is not seen, nor what else lies in memory: delete the folder
+    /// then, or use another one.
     pub fn files(folder: impl Into<PathBuf>, limit: u64) -> Self {
         Self {
             limit,
@@ -71,6 +74,16 @@ impl Cache {
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What data the steps before read, as `stamp` says, which is asked once.
+    pub(super) fn data<E>(&self, before: u64, stamp: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
+        if let Some(known) = self.inner().data.get(&before) {
+            return Ok(*known);
+        }
+        let found = stamp()?;
+        self.inner().data.insert(before, found);
+        Ok(found)
     }
 
     /// Finds what other processes have written since. Called when a lane is opened.

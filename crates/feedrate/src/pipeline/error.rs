@@ -56,6 +56,30 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// Whether it says nothing of the element, so that other lanes do not see it: an interrupt, a failure of the system.
+    pub(crate) fn alone(&self) -> bool {
+        if self.source.downcast_ref::<Interrupt>().is_some() {
+            return true;
+        }
+        let fault = self.source.downcast_ref::<SourceError>().map(SourceError::fault);
+        matches!(fault, Some(Fault::Missing | Fault::Io | Fault::Interrupted))
+    }
+}
+
+/// Why a function ended that is nothing against its element: somebody has pressed Ctrl-C. As the error of a
+/// [`Function`](super::Function) it is told to the user by every lane that it befalls.
+#[derive(Debug)]
+pub struct Interrupt(pub BoxError);
+
+impl fmt::Display for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Interrupt {}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.step)?;

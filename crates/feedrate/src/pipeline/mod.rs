@@ -19,7 +19,7 @@ mod tests;
 
 pub use crate::asking::asking;
 pub use cache::Cache;
-pub use error::Failure;
+pub use error::{Failure, Interrupt};
 pub use function::{Call, Func, Function};
 pub use gather::{Gather, Oversize, Rule};
 pub use getter::Getter;

@@ -309,6 +309,33 @@ impl Pipeline {
         Ok(fnv(found.bytes()))
     }
 
+    /// As [`data_fingerprint`](Self::data_fingerprint), of the files' whole paths and with the times of their last changes.
+    pub(super) fn data_stamp(&self) -> Result<u64, Failure> {
+        let mut found = String::new();
+        self.list_stamps(&mut found)?;
+        Ok(fnv(found.bytes()))
+    }
+
+    fn list_stamps(&self, found: &mut String) -> Result<(), Failure> {
+        let node = &*self.0;
+        if let Step::Source { source, .. } = &node.step {
+            let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
+            for part in parts.iter() {
+                let path = std::path::absolute(&part.name).unwrap_or_default();
+                // What is no file has a name and a number of records.
+                match std::fs::metadata(&path) {
+                    Ok(file) => {
+                        let _ = writeln!(found, "{} {} {:?}", path.display(), file.len(), file.modified().ok());
+                    }
+                    Err(_) => {
+                        let _ = writeln!(found, "{} {:?}", part.name, part.bytes.or(part.records));
+                    }
+                }
+            }
+        }
+        node.inputs.iter().try_for_each(|input| input.list_stamps(found))
+    }
+
     fn list_data(&self, found: &mut String) -> Result<(), Failure> {
         let node = &*self.0;
         if let Step::Source { source, .. } = &node.step {
@@ -372,6 +399,15 @@ impl Pipeline {
             Step::Concat | Step::Interleave(_) | Step::Ready(_) => all()?.map(|lens| lens.iter().sum()),
             Step::Zip => all()?.and_then(|lens| lens.into_iter().min()),
         })
+    }
+
+    /// The step that makes fewer elements of many (`batch`), if there is one: each lane makes its own, with an end of its own, so that
+    /// [`len`](Self::len) holds for one lane only.
+    pub fn cut(&self) -> Option<String> {
+        match self.0.step {
+            Step::Batch(_) => Some(self.0.label()),
+            _ => self.0.inputs.iter().find_map(Self::cut),
+        }
     }
 
     /// Whether every element can be had by its number: an indexed source, and steps that give one element for each.

@@ -51,6 +51,16 @@ impl State {
         Self::Text(bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]).collect())
     }
 
+    /// About how many bytes it takes when it is written down.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Null | Self::Bool(_) | Self::Number(_) => 8,
+            Self::Text(text) => text.len() + 2,
+            Self::List(items) => items.iter().map(Self::weight).sum(),
+            Self::Map(entries) => entries.iter().map(|(key, entry)| key.len() + 4 + entry.weight()).sum(),
+        }
+    }
+
     /// An entry of a map.
     pub fn get(&self, key: &str) -> Option<&Self> {
         match self {

@@ -470,7 +470,8 @@ fn finished(page: &Page, samples: Vec<u8>) -> Pixels {
             let mut bytes = first_of(samples, stored, channels);
             if scale > 1 {
                 for byte in &mut bytes {
-                    *byte *= scale;
+                    // A damaged JPEG within may give more than the bits allow.
+                    *byte = byte.wrapping_mul(scale);
                 }
             }
             Pixels::U8(treated(page, bytes))

@@ -4,12 +4,17 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use super::join::{by_branch, number};
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage};
+use crate::asking;
 use crate::error::BoxError;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
+
+/// How often who waits looks whether to give up.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Tells a consumer that something was put into one of its queues.
 #[derive(Default)]
@@ -28,18 +33,38 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Waits until something has come since `seen`.
-    fn wait(&self, seen: u64) {
+    /// Waits until something has come since `seen`. False when who waits is to give up.
+    fn wait(&self, seen: u64) -> bool {
         let mut count = lock(&self.count);
         while *count == seen {
-            count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner);
+            let (woken, _) = self
+                .changed
+                .wait_timeout(count, LOOK)
+                .unwrap_or_else(PoisonError::into_inner);
+            drop(woken);
+            // Without the lock: a handler of the user's may run.
+            if !asking::go_on_now() {
+                return false;
+            }
+            count = lock(&self.count);
         }
+        true
     }
 }
 
+/// A failure that waits to be reported.
+struct Failed {
+    failure: Failure,
+    /// Where its element is made from, if that was known: who goes on from there finds out anew.
+    before: Option<State>,
+}
+
+/// A cursor that is heavier than this, in bytes, is taken before one element in as many as it has times so many.
+const LIGHT: usize = 2048;
+
 #[derive(Default)]
 struct Queue {
-    ready: VecDeque<Result<Sample, Failure>>,
+    ready: VecDeque<Result<Sample, Failed>>,
     /// Nothing more will come.
     ended: bool,
     /// Nobody wants more.
@@ -88,6 +113,8 @@ impl Shared {
 
     /// The thread: makes elements until there is no room, the end, or nobody who wants more.
     fn run(&self) {
+        // Elements until a cursor is taken again.
+        let mut quiet = 0;
         loop {
             let mut queue = lock(&self.queue);
             while queue.ready.len() >= self.limit && !queue.stopped {
@@ -99,6 +126,8 @@ impl Shared {
             }
             drop(queue);
             let mut stage = lock(&self.stage);
+            let before = if quiet == 0 { Some(stage.cursor()) } else { None };
+            quiet = before.as_ref().map_or(quiet, |before| before.weight() / LIGHT + 1) - 1;
             let found = catch_unwind(AssertUnwindSafe(|| stage.next())).unwrap_or_else(|panic| {
                 let message = crate::error::Panic::from_payload(&*panic);
                 Err(Failure::fatal(&self.label, format!("panicked: {message}")))
@@ -109,7 +138,7 @@ impl Shared {
                 Ok(None) => queue.ended = true,
                 Err(failure) => {
                     queue.ended = !failure.may_continue;
-                    queue.ready.push_back(Err(failure));
+                    queue.ready.push_back(Err(Failed { failure, before }));
                 }
             }
             let ended = queue.ended;
@@ -154,7 +183,11 @@ impl Ahead {
             queue.ready = stage.again(&places)?.into_iter().map(Ok).collect();
             for failed in cursor.list("failed")? {
                 let at = usize::try_from(failed.number("at")?).unwrap_or(usize::MAX);
-                queue.ready.insert(at.min(queue.ready.len()), Err(failure_of(failed)?));
+                let waiting = Failed {
+                    failure: failure_of(failed)?,
+                    before: None,
+                };
+                queue.ready.insert(at.min(queue.ready.len()), Err(waiting));
             }
             queue.ended = cursor.get("ended") == Some(&State::Bool(true));
         }
@@ -221,7 +254,8 @@ impl Ahead {
         drop(queue);
         shared.room.notify_all();
         match found {
-            Some(found) => found.map(Taken::Found),
+            Some(Ok(sample)) => Ok(Taken::Found(sample)),
+            Some(Err(failed)) => Err(failed.failure),
             None if over => Ok(Taken::End),
             None => Ok(Taken::NotYet),
         }
@@ -230,14 +264,24 @@ impl Ahead {
     fn cursor(&self) -> State {
         let stage = lock(&self.shared.stage);
         let queue = lock(&self.shared.queue);
-        let places = queue.ready.iter().filter_map(|found| found.as_ref().ok());
-        let failed = queue.ready.iter().enumerate();
-        let failed = failed.filter_map(|(at, found)| found.as_ref().err().map(|failure| state_of(at, failure)));
+        // What failed is tried again, and what lies behind it comes again.
+        let known = |found: &Result<Sample, Failed>| found.as_ref().err().and_then(|failed| failed.before.clone());
+        let again = queue
+            .ready
+            .iter()
+            .enumerate()
+            .find_map(|(at, found)| Some((at, known(found)?)));
+        let kept = again.as_ref().map_or(queue.ready.len(), |(at, _)| *at);
+        let ready = || queue.ready.iter().take(kept);
+        let places = ready().filter_map(|found| found.as_ref().ok());
+        let failed = ready().enumerate();
+        let failed = failed.filter_map(|(at, found)| found.as_ref().err().map(|failed| state_of(at, &failed.failure)));
+        let ended = again.is_none() && queue.ended && !queue.stopped;
         State::map([
-            ("input", stage.cursor()),
             ("queue", to_text(places.map(|sample| &sample.place)).into()),
             ("failed", State::List(failed.collect())),
-            ("ended", State::Bool(queue.ended && !queue.stopped)),
+            ("ended", State::Bool(ended)),
+            ("input", again.map_or_else(|| stage.cursor(), |(_, before)| before)),
         ])
     }
 
@@ -301,7 +345,11 @@ impl Stage for Prefetched {
             match self.0.take()? {
                 Taken::Found(sample) => return Ok(Some(sample)),
                 Taken::End => return Ok(None),
-                Taken::NotYet => self.0.shared.signal.wait(seen),
+                Taken::NotYet => {
+                    if !self.0.shared.signal.wait(seen) {
+                        return Err(Failure::fatal(&self.0.shared.label, "interrupted"));
+                    }
+                }
             }
         }
     }
@@ -380,7 +428,9 @@ impl Stage for Ready {
             if over {
                 return Ok(None);
             }
-            self.signal.wait(seen);
+            if !self.signal.wait(seen) {
+                return Err(Failure::fatal(&self.label, "interrupted"));
+            }
         }
     }
 

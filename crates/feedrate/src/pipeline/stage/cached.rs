@@ -6,6 +6,7 @@ use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, blamed};
 use crate::batch::Value;
 use crate::error::BoxError;
 use crate::pipeline::cache::Cache;
+use crate::pipeline::spec::fnv;
 use crate::state::State;
 
 pub(super) struct Cached {
@@ -25,8 +26,9 @@ impl Cached {
             step: before >> 1,
             ..site.opening.clone()
         };
-        let key = format!("{before:016x} {}", frozen.seed);
-        let fingerprint = crate::pipeline::spec::fnv(key.bytes());
+        let data = cache.data(before, || site.node().inputs[0].data_stamp())?;
+        let key = format!("{before:016x} {} {data:016x}", frozen.seed);
+        let fingerprint = fnv(key.bytes());
         cache
             .look(fingerprint)
             .map_err(|error| Failure::fatal(site.label(), error))?;

@@ -17,6 +17,7 @@ pub(super) fn shared(
         inner: super::open(pipeline, &whole, inner)?,
         opening: opening.clone(),
         given,
+        lost: false,
     }))
 }
 
@@ -25,10 +26,17 @@ struct Strided {
     opening: Opening,
     /// Elements of all lanes so far.
     given: u64,
+    /// It failed where other lanes did not: it does not know any more which elements are its own.
+    lost: bool,
 }
 
 impl Stage for Strided {
     fn next(&mut self) -> Next {
+        if self.lost {
+            let message = "it failed in this lane alone, and lanes that share a step that counts have to see the same elements: go on from \
+                           the last state";
+            return Err(Failure::fatal("a step that counts", message));
+        }
         loop {
             let lane = (self.given / self.opening.block) % self.opening.lanes;
             let mine = lane == self.opening.lane;
@@ -38,6 +46,10 @@ impl Stage for Strided {
             }
             match found {
                 Ok(Some(_)) if !mine => {}
+                Err(failure) if failure.alone() => {
+                    self.lost = true;
+                    return Err(failure);
+                }
                 // Whoever's turn it is reports it.
                 Err(failure) if failure.may_continue && !mine => {}
                 found => return found,

@@ -11,8 +11,8 @@ use crate::pipeline::sample::to_text;
 use crate::pipeline::step::Branch;
 use crate::state::State;
 
-/// Which trunk: the fork, and the share that is read.
-type Name = (u64, u64, u64, u64, bool);
+/// Which trunk: the fork, the share that is read, and whether a cache lies behind.
+type Name = (u64, u64, u64, bool);
 
 /// The streams that branches opened together share.
 #[derive(Clone, Default)]
@@ -61,11 +61,18 @@ impl Trunk {
     fn open(site: &Site, branch: &Branch) -> Result<Self, Failure> {
         let mut waiting = Vec::new();
         waiting.resize_with(branch.of, || None);
+        // What is between a branch and where it is read changes nothing of the stream: steps before the fork have numbers, and with it
+        // random streams, of the fork's own, and the lanes' shares are those of the whole pipeline.
+        let own = Opening {
+            step: site.node().inputs[0].fingerprint() >> 1,
+            block: site.opening.unit,
+            ..site.opening.clone()
+        };
         Ok(Self {
-            stage: site.input()?,
+            stage: site.input_as(&own, 0, site.entry("input")?)?,
             label: site.label(),
             by: branch.by.clone(),
-            call: site.opening.call(),
+            call: own.call(),
             waiting,
             ended: site.flag("ended")?,
             buffer: branch.buffer,
@@ -174,7 +181,7 @@ pub(super) struct Branched {
 impl Branched {
     pub(super) fn open(site: &Site, branch: &Branch) -> Result<Self, Failure> {
         let opening = site.opening;
-        let name = (branch.fork, opening.lane, opening.lanes, opening.block, opening.frozen);
+        let name = (branch.fork, opening.lane, opening.lanes, opening.frozen);
         let trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = trunks.get(&name).and_then(Weak::upgrade);
         // A branch that is read twice has two trunks.

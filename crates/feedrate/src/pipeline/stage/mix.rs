@@ -86,9 +86,15 @@ impl Mixed {
         site.input_as(&opening, at, cursor)
     }
 
+    /// This draw among those of all lanes, which take turns.
+    fn overall(&self) -> u64 {
+        self.draws.saturating_mul(self.opening.lanes)
+    }
+
     /// The weights of this draw.
     fn current(&self) -> &[f64] {
-        let after = self.weights.schedule.partition_point(|(from, _)| *from <= self.draws);
+        let overall = self.overall();
+        let after = self.weights.schedule.partition_point(|(from, _)| *from <= overall);
         &self.weights.schedule[after.saturating_sub(1)].1
     }
 
@@ -117,10 +123,10 @@ impl Mixed {
             if self.live.is_empty() {
                 // Those that are left have no weight yet.
                 let left = self.streams.iter().any(|stream| !stream.ended);
-                let next = self.weights.schedule.iter().find(|(from, _)| *from > self.draws);
+                let next = self.weights.schedule.iter().find(|(from, _)| *from > self.overall());
                 match next {
                     Some((from, _)) if left => {
-                        self.draws = *from;
+                        self.draws = from.div_ceil(self.opening.lanes);
                         continue;
                     }
                     _ => return None,

@@ -20,7 +20,7 @@ use std::fmt;
 
 use super::Failure;
 use super::sample::{Place, Sample};
-use super::spec::{Node, Pipeline};
+use super::spec::{Node, Pipeline, fnv};
 use super::step::Step;
 use crate::batch::Value;
 use crate::pipeline::function::Call;
@@ -92,14 +92,16 @@ pub struct Opening {
     /// Elements that a lane gives before it is the next one's turn: where shares are dealt by elements, they are dealt in blocks of so
     /// many, so that the lanes' units in turn are the stored order.
     pub block: u64,
+    /// The same where a fork reads, which has branches of different blocks: as the lanes give them.
+    unit: u64,
     /// For all random steps.
     pub seed: u64,
     /// The pass over the data, from 0.
     pub epoch: u64,
     /// Number of the step that is opened; those behind a fork have numbers of their own.
     step: u64,
-    /// Which round of `repeat` it is.
-    round: u64,
+    /// For rounds of what is begun again: added to the epoch.
+    rounds: u64,
     /// Functions draw the same numbers in every epoch: a cache lies behind.
     frozen: bool,
     /// What branches of the same fork share.
@@ -113,10 +115,11 @@ impl Opening {
             lane,
             lanes: lanes.max(1),
             block: block.max(1),
+            unit: block.max(1),
             seed,
             epoch,
             step: 0,
-            round: 0,
+            rounds: 0,
             frozen: false,
             trunks: fork::Trunks::default(),
         }
@@ -153,15 +156,19 @@ impl Opening {
         }
     }
 
-    /// Number of the pass over the data, rounds of `repeat` counted too.
+    /// Number of the pass over the data: the epoch, and another one for each round of each `repeat` and mix that it lies in.
     fn pass(&self) -> u64 {
-        self.epoch.wrapping_add(self.round << 32)
+        self.epoch.wrapping_add(self.rounds)
     }
 
-    /// Round `round` of what is begun again.
+    /// Round `round` of what this step begins again.
     fn round(&self, round: u64) -> Self {
+        let key = |number: u64| fnv([self.step, number].iter().flat_map(|part| part.to_le_bytes()));
         Self {
-            round: self.round.wrapping_mul(1 << 16).wrapping_add(round),
+            rounds: match round {
+                0 => self.rounds,
+                round => self.rounds.wrapping_add(key(round)),
+            },
             // Begun again alone: what branches shared in another round is not its own.
             trunks: fork::Trunks::default(),
             ..self.clone()

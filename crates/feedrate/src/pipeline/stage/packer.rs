@@ -1,6 +1,6 @@
 //! `pack`: documents to sequences of a fixed length.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
 use crate::batch::{DType, Heap, Tensor, TensorError, Value};
@@ -58,13 +58,16 @@ impl Packed {
             bins: Vec::new(),
             ready: VecDeque::new(),
         };
+        if let Some(State::List(names)) = site.cursor.and_then(|cursor| cursor.get("names")) {
+            let names = names.iter().filter_map(|name| match name {
+                State::Text(name) => Some(name.clone()),
+                _ => None,
+            });
+            opened.names = names.collect();
+        }
         let groups = site.places("sequences")?;
         let ready = usize::try_from(site.number("ready")?).unwrap_or(0);
-        for (at, group) in groups.iter().enumerate() {
-            let Place::Group(places) = group else {
-                return Err(foreign(&opened.label, group));
-            };
-            let pieces = opened.pieces_of(places)?;
+        for (at, pieces) in opened.groups_of(&groups)?.into_iter().enumerate() {
             if at == 0 {
                 opened.pieces = pieces.into();
                 continue;
@@ -163,23 +166,42 @@ impl Packed {
             .collect()
     }
 
-    /// Pieces that were cut before.
-    fn pieces_of(&mut self, places: &[Place]) -> Result<Vec<Piece>, Failure> {
-        let mut inner = Vec::with_capacity(places.len());
-        for place in places {
-            match place {
-                Place::Child(place, _) => inner.push((**place).clone()),
-                other => return Err(foreign(&self.label, other)),
+    /// Pieces that were cut before, of several sequences. Each document is made again once, however many of its pieces are wanted.
+    fn groups_of(&mut self, groups: &[Place]) -> Result<Vec<Vec<Piece>>, Failure> {
+        let mut documents: Vec<Place> = Vec::new();
+        let mut numbers: HashMap<&Place, usize> = HashMap::new();
+        // By group: the document's number, the piece's number in it, and its place.
+        let mut wanted: Vec<Vec<(usize, usize, &Place)>> = Vec::with_capacity(groups.len());
+        for group in groups {
+            let Place::Group(places) = group else {
+                return Err(foreign(&self.label, group));
+            };
+            let mut pieces = Vec::with_capacity(places.len());
+            for place in places {
+                let Place::Child(document, piece) = place else {
+                    return Err(foreign(&self.label, place));
+                };
+                let number = *numbers.entry(document).or_insert_with(|| {
+                    documents.push((**document).clone());
+                    documents.len() - 1
+                });
+                pieces.push((number, *piece as usize, place));
             }
+            wanted.push(pieces);
         }
-        let samples = self.input.again(&inner)?;
-        let mut found = Vec::with_capacity(places.len());
-        for (place, sample) in places.iter().zip(samples) {
-            let Place::Child(_, number) = place else { continue };
-            let piece = self.cut(sample)?.into_iter().nth(*number as usize);
-            found.push(piece.ok_or_else(|| foreign(&self.label, place))?);
-        }
-        Ok(found)
+        let samples = self.input.again(&documents)?;
+        let cut: Vec<Vec<Piece>> = samples
+            .into_iter()
+            .map(|sample| self.cut(sample))
+            .collect::<Result<_, _>>()?;
+        let piece = |(document, at, place): (usize, usize, &Place)| {
+            let found = cut.get(document).and_then(|pieces| pieces.get(at)).cloned();
+            found.ok_or_else(|| foreign(&self.label, place))
+        };
+        wanted
+            .into_iter()
+            .map(|pieces| pieces.into_iter().map(piece).collect())
+            .collect()
     }
 
     /// Puts a piece into a sequence.
@@ -333,8 +355,10 @@ impl Stage for Packed {
         }
         let mut groups = vec![group(self.pieces.iter())];
         groups.extend(self.ready.iter().chain(&self.bins).map(|bin| group(bin.pieces.iter())));
+        let names = self.names.iter().map(|name| name.as_str().into());
         State::map([
             ("input", self.input.cursor()),
+            ("names", State::List(names.collect())),
             ("sequences", to_text(&groups).into()),
             ("ready", (self.ready.len() as u64).into()),
         ])
@@ -348,17 +372,13 @@ impl Stage for Packed {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let mut found = Vec::with_capacity(places.len());
-        for place in places {
-            let Place::Group(inner) = place else {
-                return Err(foreign(&self.label, place));
-            };
-            let mut bin = Bin::default();
-            for piece in self.pieces_of(inner)? {
-                bin.put(piece);
-            }
-            found.push(self.make(&bin)?);
-        }
-        Ok(found)
+        let groups = self.groups_of(places)?.into_iter();
+        groups
+            .map(|pieces| {
+                let mut bin = Bin::default();
+                pieces.into_iter().for_each(|piece| bin.put(piece));
+                self.make(&bin)
+            })
+            .collect()
     }
 }

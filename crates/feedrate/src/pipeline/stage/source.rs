@@ -6,7 +6,7 @@ use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign}
 use crate::asking;
 use crate::pipeline::step::Deal;
 use crate::random::Permutation;
-use crate::source::{Columns, Mark, Part, Reader, Record, Source, SourceError};
+use crate::source::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::state::State;
 
 /// Records of a lane's share of a source.
@@ -24,6 +24,8 @@ pub(super) struct Reading {
     mark: Mark,
     /// Records before that, in all parts read in order. Counted where shares are dealt by records.
     ordinal: u64,
+    /// Rows that are read one by one, since as columns they could not be: to know which of them is bad.
+    single: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -108,6 +110,7 @@ impl Reading {
                 offset: site.number("offset")?,
             },
             ordinal: site.number("ordinal")?,
+            single: 0,
         })
     }
 
@@ -124,6 +127,48 @@ impl Reading {
         self.at += 1;
         self.reader = None;
         self.mark = Mark::default();
+        self.single = 0;
+    }
+
+    /// The same for a part that was entered. All lanes have to count alike, however far each could read it: where the number of its
+    /// records is known, that is how many it had.
+    fn leave(&mut self, part: usize) {
+        if let Some(records) = self.parts[part].records {
+            self.ordinal += records.saturating_sub(self.here().number);
+        }
+        self.pass();
+    }
+
+    /// The same for a part that cannot be read further. Where records are found by number, lanes jump over damage without seeing it, and
+    /// count what lies behind.
+    fn abandon(&mut self, part: usize) {
+        if self.parts[part].records.is_none() && self.source.indexed() {
+            let from = Some(self.here()).filter(|mark| mark.number > 0);
+            let behind = self
+                .source
+                .open(part, from)
+                .and_then(|mut reader| reader.skip(u64::MAX));
+            self.ordinal += behind.unwrap_or(0);
+        }
+        self.leave(part);
+    }
+
+    /// Where the part goes on.
+    fn here(&self) -> Mark {
+        self.reader.as_ref().map_or(self.mark, |reader| reader.mark())
+    }
+
+    /// What is to be said of a part that cannot be read, or not further. `mine`: the record at hand is of this lane.
+    fn unreadable(&mut self, part: usize, error: SourceError, mine: bool) -> Option<Failure> {
+        let fault = error.fault();
+        if fault == Fault::Interrupted {
+            // The part is not at fault; who goes on finds it as it was.
+            return Some(self.failed(error));
+        }
+        self.abandon(part);
+        // Damage is the same for all lanes, and reported by the one whose record it is. Of what happens to one lane alone nobody else knows.
+        let alone = matches!(fault, Fault::Missing | Fault::Io);
+        (mine || alone).then(|| self.failed(error))
     }
 
     fn failed(&self, error: SourceError) -> Failure {
@@ -158,15 +203,10 @@ impl Reading {
                 let from = (self.mark != Mark::default()).then_some(self.mark);
                 match self.source.open(part, from) {
                     Ok(reader) => self.reader = Some(reader),
-                    Err(error) => {
-                        let failure = self.failed(error);
-                        let mine = over == 0;
-                        self.pass();
-                        if mine {
-                            return Err(failure);
-                        }
-                        continue;
-                    }
+                    Err(error) => match self.unreadable(part, error, over == 0) {
+                        Some(failure) => return Err(failure),
+                        None => continue,
+                    },
                 }
             }
             let Some(reader) = self.reader.as_mut() else { continue };
@@ -174,15 +214,19 @@ impl Reading {
                 return Ok(Some((part, run)));
             }
             let before = reader.mark().number;
-            let Ok(passed) = reader.skip(over) else {
-                // The lane whose record it is reports it.
-                self.ordinal += reader.mark().number.saturating_sub(before);
-                self.pass();
-                continue;
-            };
-            self.ordinal += passed;
-            if passed < over {
-                self.pass();
+            match reader.skip(over) {
+                Ok(passed) => {
+                    self.ordinal += passed;
+                    if passed < over {
+                        self.leave(part);
+                    }
+                }
+                Err(error) => {
+                    self.ordinal += reader.mark().number.saturating_sub(before);
+                    if let Some(failure) = self.unreadable(part, error, false) {
+                        return Err(failure);
+                    }
+                }
             }
         }
     }
@@ -208,6 +252,7 @@ impl Stage for Reading {
             let Some((part, _)) = self.ready()? else {
                 return Ok(None);
             };
+            self.single = self.single.saturating_sub(1);
             let Some(reader) = self.reader.as_mut() else {
                 return Ok(None);
             };
@@ -216,21 +261,22 @@ impl Stage for Reading {
                     self.ordinal += 1;
                     return Ok(Some(Self::sample(part, record)));
                 }
-                Ok(None) => self.pass(),
-                Err(error) => {
-                    if error.may_continue() {
-                        self.ordinal += 1;
-                    } else {
-                        self.pass();
-                    }
+                Ok(None) => self.leave(part),
+                Err(error) if error.may_continue() => {
+                    self.ordinal += 1;
                     return Err(self.failed(error));
+                }
+                Err(error) => {
+                    if let Some(failure) = self.unreadable(part, error, true) {
+                        return Err(failure);
+                    }
                 }
             }
         }
     }
 
     fn cursor(&self) -> State {
-        let mark = self.reader.as_ref().map_or(self.mark, |reader| reader.mark());
+        let mark = self.here();
         State::map([
             ("at", self.at.into()),
             ("number", mark.number.into()),
@@ -263,10 +309,13 @@ impl Stage for Reading {
             };
             let reader = self.reader.as_mut()?;
             let mark = reader.mark();
-            let found = reader.columns(rows.min(usize::try_from(run).unwrap_or(usize::MAX)))?;
+            let most = if self.single > 0 { 1 } else { rows };
+            let most = most.min(usize::try_from(run).unwrap_or(usize::MAX));
+            let found = reader.columns(most)?;
             match found {
-                Ok(columns) if columns.rows == 0 => self.pass(),
+                Ok(columns) if columns.rows == 0 => self.leave(part),
                 Ok(columns) => {
+                    self.single = self.single.saturating_sub(columns.rows);
                     self.ordinal += columns.rows as u64;
                     let place = Place::Record {
                         part: u32::try_from(part).unwrap_or(u32::MAX),
@@ -275,11 +324,24 @@ impl Stage for Reading {
                     let rows = u32::try_from(columns.rows).unwrap_or(u32::MAX);
                     return Some(Ok((columns, place.child(rows))));
                 }
-                Err(error) => {
-                    if !error.may_continue() {
-                        self.pass();
+                Err(_) if most > 1 => {
+                    // Rows before the bad one are as good as ever.
+                    self.single = most;
+                    self.mark = mark;
+                    self.reader = None;
+                }
+                Err(error) if error.may_continue() => {
+                    self.single = self.single.saturating_sub(1);
+                    match reader.skip(1) {
+                        Ok(_) => self.ordinal += 1,
+                        Err(_) => self.abandon(part),
                     }
                     return Some(Err(self.failed(error)));
+                }
+                Err(error) => {
+                    if let Some(failure) = self.unreadable(part, error, true) {
+                        return Some(Err(failure));
+                    }
                 }
             }
         }
