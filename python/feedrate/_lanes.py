@@ -22,6 +22,9 @@ from feedrate._state_errors import ResumeError
 #: Rows where the pipeline does not say: as many workers can read at a time.
 ROWS = 8
 
+#: What can be done about a state of another rank.
+_OWN = "Near the end of an epoch load the state that this rank has saved itself, with as many ranks, or one from earlier in the epoch"
+
 #: A cursor of more bytes is sent along less often: once in as many units as it has times this many bytes.
 LIGHT = 2048
 
@@ -48,6 +51,11 @@ class Shape:
         """The units of this rank's batch."""
         each = self.units // self.world
         return range(self.rank * each, (self.rank + 1) * each)
+
+    @property
+    def own(self) -> list[int]:
+        """The lanes of this rank."""
+        return [row * self.units + column for row in range(self.rows) for column in self.mine]
 
     @property
     def lanes(self) -> int:
@@ -105,7 +113,7 @@ def check_length(loader: Any) -> None:
 
 class Turn:
     """What a task is: units of some lanes. ``units`` are ``(lane, units before, where to begin)``, the last one for workers that do not
-    have the lane: units given and the cursor behind them, pickled, or ``None`` for the lane's start."""
+    have the lane: units given and the cursor behind them, pickled, and how many units it must have; or ``None`` for the lane's start."""
 
     __slots__ = ("epoch", "row", "seed", "units")
 
@@ -223,7 +231,7 @@ class LaneFetcher:
     def _lane(self, lane: int, units: int, begin: Any, turn: Turn) -> _Open:
         opened = self._lanes.get(lane)
         if opened is None or opened.units > units or opened.key != (turn.epoch, turn.seed):
-            at, stored = begin or (0, None)
+            at, stored, _ = begin or (0, None, 0)
             cursor = None if stored is None else pickle.loads(stored)
             shape = self._shape
             native = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
@@ -236,6 +244,11 @@ class LaneFetcher:
             except Exception:
                 continue
             if len(unit) < self._shape.samples:
+                if begin is not None and opened.units <= begin[2]:
+                    raise ResumeError(
+                        f"the state was saved by another rank, and by its steps lane {lane} has given {begin[2]} units, but it has only "
+                        f"{opened.units - 1} full ones: ranks had run out of data before that. {_OWN}"
+                    )
                 # Not given, then: it is left over.
                 opened.left, opened.units = unit, units
         del self._skipper.fresh[known:]
@@ -286,6 +299,8 @@ class LanePlan(Plan):
         #: Bad elements that were left out.
         self.skipped: int = saved.get("skipped", 0)
         self.dry: set[int] = set()
+        #: By lane, units that it must have had: lanes of other ranks, which are where the number of turns says.
+        self._placed: dict[int, int] = {}
         #: By lane, the last cursor that was seen, pickled; also of units that were not full.
         self.seen: dict[int, bytes] = {}
         #: Turns that were planned and whose results were not seen, by their positions.
@@ -293,15 +308,22 @@ class LanePlan(Plan):
         for row in range(shape.rows):
             for column in shape.mine:
                 lane = row * shape.units + column
+                units, since, cursor = 0, 0, None
                 known = self._old.get(str(lane))
                 if known is not None:
-                    cursor = known["cursor"]
-                    self.stands[lane] = [known["units"], known["since"], None if cursor is None else pickle.dumps(cursor)]
+                    units, since, cursor = known["units"], known["since"], known["cursor"]
+                if self.turns and (known is None or known.get("old")):
+                    # Of another rank: where it must stand is known, and perhaps where it once was.
+                    before = self.turns // shape.rows + (row < self.turns % shape.rows)
+                    at = units - since
+                    if at > before:
+                        at, cursor = 0, None
+                    units, since = before, before - at
+                    self._placed[lane] = before
+                if units:
+                    self.stands[lane] = [units, since, None if cursor is None else pickle.dumps(cursor)]
                     if cursor is not None:
                         self.seen[lane] = self.stands[lane][2]
-                elif self.turns:
-                    before = self.turns // shape.rows + (row < self.turns % shape.rows)
-                    self.stands[lane] = [before, before, None]
 
     def __iter__(self) -> Iterator[Turn]:
         shape = self._shape
@@ -322,8 +344,8 @@ class LanePlan(Plan):
                 given, since, cursor = self.stands.get(lane, (0, 0, None))
                 begin = None
                 # A worker that replaces another goes on near where that one was. What is large is sent once: it reads from the start then.
-                if cursor is not None and (lane not in begun or len(cursor) <= LIGHT):
-                    begin = given - since, cursor
+                if lane not in begun or (cursor is not None and len(cursor) <= LIGHT):
+                    begin = given - since, cursor, 0 if lane in begun else self._placed.get(lane, 0)
                 begun.add(lane)
                 planned[lane] = number + 1
                 units.append((lane, number, begin))
@@ -365,7 +387,10 @@ class LanePlan(Plan):
         """Where the lanes of this rank stand, and what is known of others."""
         if self._pipeline._native.timed and any(since for _, since, _ in self.stands.values()):
             raise ResumeError("a batch failed in a pipeline with join(): take the state behind the next batch that is delivered")
-        lanes = dict(self._old)
+        # Lanes of other ranks are where they were when something was known of them.
+        lanes = {lane: {**entry, "old": True} for lane, entry in self._old.items()}
+        # Those that have given nothing are known all the same.
+        lanes |= {str(lane): {"units": 0, "since": 0, "cursor": None} for lane in self._shape.own}
         for lane, (units, since, cursor) in sorted(self.stands.items()):
             lanes[str(lane)] = {"units": units, "since": since, "cursor": None if cursor is None else pickle.loads(cursor)}
         state: dict[str, Any] = {
@@ -374,6 +399,9 @@ class LanePlan(Plan):
             "turns": self.turns,
             "lanes": lanes,
         }
+        if self.dry:
+            # This rank passes their turns over, and no other one knows.
+            state["dry"] = sorted(self.dry)
         if self.skipped:
             state["skipped"] = self.skipped
         if self.tail:
@@ -400,6 +428,12 @@ def check_state(loader: Any, plan: dict[str, Any], *, over: bool) -> None:
         here = shape.facts()[name]
         if saved[name] != here:
             raise ResumeError(f"the state has {name}={saved[name]}, this loader has {here}: {fix.format(saved[name])}")
+    foreign = [lane for lane in shape.own if plan["lanes"].get(str(lane), {"old": True}).get("old")]
+    if plan.get("dry") and foreign and not over:
+        raise ResumeError(
+            f"the state was saved by another rank, after its lanes of the rows {plan['dry']} had run out: where the lanes of this rank "
+            f"were then ({foreign[:4]}, …) is not known any more. {_OWN}"
+        )
     if plan.get("tail") and plan.get("world") != shape.world:
         raise ResumeError(
             f"the state was saved behind the last full batch, among the samples left over, by {plan.get('world')} ranks, and there are "

@@ -137,3 +137,7 @@ STEPS: dict[str, Any] = {
 
 def numbers(n: int, *, indexed: bool) -> Pipeline:
     return feedrate.from_items(range(n)) if indexed else feedrate.from_iterable(Again(n))
+
+
+def x_of(row: dict[str, int]) -> int:
+    return row["x"]

@@ -197,6 +197,42 @@ def test_equal_steps_after_a_filter(remainder: str) -> None:
         assert sorted(found) == wanted
 
 
+@pytest.mark.parametrize("middle", [2, 4])
+def test_a_state_of_a_resumed_run_does_not_bring_back_where_other_ranks_were(middle: int) -> None:
+    """The first state knows all lanes; those of the other ranks have gone on since."""
+    pipeline = steps.numbers(120, indexed=False).filter(steps.two_of_three).lanes(rows=2, units=4)
+    whole = global_batches(run_ranks(pipeline, 1))
+    first = run_ranks(pipeline, 1, steps=2)[0].state
+    for run in run_ranks(pipeline, middle, state=first, steps=3):
+        rest = run_ranks(pipeline, 1, state=run.state)[0].batches
+        assert sorted(x for batch in rest for x in batch) == sorted(x for batch in whole[5:] for x in batch)
+        assert rest[:2] == whole[5:7]
+
+
+def test_a_state_of_another_rank_is_exact_or_refused_once_lanes_have_run_out(tmp_path: Any) -> None:
+    """The second lane has one unit only, so that from the second round on rank 1 passes over turns that rank 0 has."""
+    number = 0
+    for part, size in enumerate([12, 6, 12, 12, 12, 12, 12, 12]):
+        (tmp_path / f"{part}.jsonl").write_text("".join(f'{{"x": {number + k}}}\n' for k in range(size)))
+        number += size
+    pipeline = feedrate.open(str(tmp_path / "*.jsonl")).map(steps.x_of).lanes(rows=4, units=2)
+    outcomes = []
+    for cut in (1, 3, 4, 6, 9, 12):
+        runs = run_ranks(pipeline, 2, steps=cut)
+        seen = [x for run in runs for batch in run.batches for x in batch]
+        for run in runs:
+            try:
+                rest = run_ranks(pipeline, 1, state=run.state)[0].batches
+            except feedrate.ResumeError as error:
+                assert "load the state that this rank has saved itself" in str(error)
+                outcomes.append((cut, "refused"))
+                continue
+            assert sorted([*seen, *(x for batch in rest for x in batch)]) == list(range(number)), cut
+            outcomes.append((cut, "exact"))
+    assert outcomes[:2] == [(1, "exact")] * 2
+    assert outcomes[-2:] == [(12, "refused")] * 2
+
+
 # -- what is refused
 
 

@@ -23,6 +23,9 @@ use crate::plan::Task;
 use crate::state::State;
 use crate::work::{BatchJob, Collate, Common, Done, Turn, Unit};
 
+/// What can be done about a state of another rank.
+pub(super) const OWN: &str = "Near the end of an epoch load the state that this rank has saved itself, with as many ranks, or one from earlier in the epoch";
+
 /// Rows where nobody says: as many workers can read at a time.
 const ROWS: u64 = 8;
 
@@ -256,6 +259,8 @@ struct Stand {
     since: u64,
     /// `None` is the start.
     cursor: Option<State>,
+    /// It is where it was when something was known of it: another rank has it.
+    old: bool,
 }
 
 impl LaneJobs {
@@ -294,6 +299,7 @@ impl LaneJobs {
                 units: entry.number("units")?,
                 since: entry.number("since")?,
                 cursor,
+                old: entry.get("old") == Some(&State::Bool(true)),
             };
             let lane = entry.number("lane")?;
             if lane >= rows * units || stand.since > stand.units {
@@ -302,6 +308,14 @@ impl LaneJobs {
                 )));
             }
             lanes.insert(lane, stand);
+        }
+        let dry = state.get("dry") == Some(&State::Bool(true));
+        let known = |lane: u64| lanes.get(&lane).is_some_and(|stand| !stand.old);
+        if dry && let Some(lane) = (0..rows).flat_map(|row| self.shape.row(row)).find(|lane| !known(*lane)) {
+            return Err(Error::state(format!(
+                "the state was saved by another rank, after lanes of its own had run out: where lane {lane} of this rank was then is not known \
+                 any more. {OWN}"
+            )));
         }
         Ok(Saved {
             turns: state.number("turns")?,
@@ -357,11 +371,13 @@ impl LanePlan {
                 }
                 *planned = number + 1;
                 let stand = progress.stands.get(&lane).filter(|_| !self.begun.contains(&lane));
+                let placed = progress.placed.get(&lane).filter(|_| !self.begun.contains(&lane));
                 self.begun.insert(lane);
                 units.push(Unit {
                     lane,
                     before: number,
                     begin: stand.map(|stand| (stand.units - stand.since, stand.cursor.clone())),
+                    must: placed.copied().unwrap_or(0),
                 });
             }
             if units.is_empty() {
@@ -386,6 +402,8 @@ pub(super) struct LaneProgress {
     turns: u64,
     /// Of all lanes that are known, those of other ranks too.
     stands: BTreeMap<u64, Stand>,
+    /// Lanes that are where the number of turns says, and units that they must have had.
+    placed: BTreeMap<u64, u64>,
     tail: u64,
     /// Rows whose lanes of this rank have all ended.
     dry: BTreeSet<u64>,
@@ -408,22 +426,36 @@ pub(super) enum Seen {
 impl LaneProgress {
     pub(super) fn new(jobs: &LaneJobs, saved: &Saved) -> Self {
         let mut stands = saved.lanes.clone();
+        let mut placed = BTreeMap::new();
         let shape = jobs.shape;
-        // Nothing is known of other ranks' lanes but that they were in step: they are read again up to there.
+        // Nothing is known of other ranks' lanes but that they were in step, and perhaps where they once were: they are read again up to
+        // there.
         for row in (0..shape.rows).filter(|_| saved.turns > 0) {
             let before = saved.turns / shape.rows + u64::from(row < saved.turns % shape.rows);
             for lane in shape.row(row).filter(|_| before > 0) {
-                stands.entry(lane).or_insert(Stand {
-                    units: before,
-                    since: before,
-                    cursor: None,
-                });
+                let known = saved.lanes.get(&lane);
+                if known.is_some_and(|stand| !stand.old) {
+                    continue;
+                }
+                let from = known.map(|stand| (stand.units - stand.since, stand.cursor.clone()));
+                let (at, cursor) = from.filter(|(at, _)| *at <= before).unwrap_or_default();
+                placed.insert(lane, before);
+                stands.insert(
+                    lane,
+                    Stand {
+                        units: before,
+                        since: before - at,
+                        cursor,
+                        old: false,
+                    },
+                );
             }
         }
         Self {
             jobs: jobs.clone(),
             turns: saved.turns,
             stands,
+            placed,
             tail: saved.tail,
             dry: BTreeSet::new(),
             planned: VecDeque::new(),
@@ -472,6 +504,7 @@ impl LaneProgress {
             units: 0,
             since: 0,
             cursor: None,
+            old: false,
         });
         stand.since = match &cursor {
             Some(_) => 0,
@@ -523,12 +556,24 @@ impl LaneProgress {
 
     /// Where the lanes stand: positions, and no data.
     pub(super) fn state(&self) -> State {
-        let lanes = self.stands.iter().map(|(lane, stand)| {
+        let shape = self.jobs.shape;
+        // Lanes of this rank that have given nothing are known all the same.
+        let mut stands = self.stands.clone();
+        for lane in (0..shape.rows).flat_map(|row| shape.row(row)) {
+            stands.entry(lane).or_insert(Stand {
+                units: 0,
+                since: 0,
+                cursor: None,
+                old: false,
+            });
+        }
+        let lanes = stands.iter().map(|(lane, stand)| {
             State::map([
                 ("lane", (*lane).into()),
                 ("units", stand.units.into()),
                 ("since", stand.since.into()),
                 ("cursor", stand.cursor.clone().unwrap_or(State::Null)),
+                ("old", State::Bool(!shape.mine().contains(&(lane % shape.units)))),
             ])
         });
         let Shape {
@@ -546,6 +591,7 @@ impl LaneProgress {
             ("world", world.into()),
             ("turns", self.turns.into()),
             ("tail", self.tail.into()),
+            ("dry", State::Bool(!self.dry.is_empty())),
             ("lanes", State::List(lanes.collect())),
         ])
     }

@@ -13,6 +13,8 @@ pub(crate) struct Unit {
     pub(crate) before: u64,
     /// Where to open the lane, for one that is taken up from a state: units before that place, and its cursor.
     pub(crate) begin: Option<(u64, Option<State>)>,
+    /// Units that the lane must have had: more than that it is another rank's is not known of it.
+    pub(crate) must: u64,
 }
 
 /// What a task of lanes is, and where its worker puts what the delivery has to know beside the batch.

@@ -38,6 +38,15 @@ const PLAIN: How = How {
 };
 
 fn build(pipeline: &Pipeline, how: How, threads: usize, state: Option<State>) -> DataLoader<Vec<Value>> {
+    try_build(pipeline, how, threads, state).unwrap()
+}
+
+fn try_build(
+    pipeline: &Pipeline,
+    how: How,
+    threads: usize,
+    state: Option<State>,
+) -> Result<DataLoader<Vec<Value>>, feedrate::Error> {
     let mut builder = DataLoader::pipeline(pipeline.clone())
         .batch_size(how.batch_size)
         .drop_last(how.drop_last)
@@ -54,7 +63,6 @@ fn build(pipeline: &Pipeline, how: How, threads: usize, state: Option<State>) ->
         None => builder.seed(3),
     }
     .build()
-    .unwrap()
 }
 
 fn epoch(loader: &mut DataLoader<Vec<Value>>) -> Batches {
@@ -210,6 +218,67 @@ fn ranks_share_the_units_and_states_move_between_worlds() {
             }
         }
     }
+}
+
+#[test]
+fn a_state_of_a_resumed_rank_does_not_bring_back_where_others_were() {
+    let pipeline = numbers("n", 100).shuffle(10);
+    let whole = |rank, world| How {
+        batch_size: 8 / world,
+        lanes: Some((2, 4)),
+        rank: (rank, world),
+        ..PLAIN
+    };
+    let one = epoch(&mut build(&pipeline, whole(0, 1), 0, None));
+    let go = |how, state: Option<State>, steps: usize| {
+        let mut loader = build(&pipeline, how, 0, state);
+        let mut begun = loader.iter().unwrap();
+        begun.by_ref().take(steps).for_each(drop);
+        begun.state().unwrap()
+    };
+    let first = go(whole(0, 1), None, 2);
+    for rank in 0..2 {
+        // It has known all lanes, of which the other rank has moved half since.
+        let second = go(whole(rank, 2), Some(first.clone()), 3);
+        let rest = epoch(&mut build(&pipeline, whole(0, 1), 0, Some(second)));
+        assert_eq!(rest[..3], one[5..8]);
+    }
+}
+
+#[test]
+fn a_state_of_another_rank_is_refused_once_lanes_have_run_out() {
+    // Of eight lanes the first two, a row of rank 0, have one unit only.
+    let pipeline = numbers("n", 80).keep("some", |value, _| Ok(int(value) < 16 || int(value) / 2 % 8 > 1));
+    let of = |rank, world| How {
+        batch_size: 8 / world,
+        lanes: Some((2, 4)),
+        rank: (rank, world),
+        ..PLAIN
+    };
+    let mut outcomes = Vec::new();
+    for steps in 1..6 {
+        let mut loader = build(&pipeline, of(0, 2), 0, None);
+        let mut begun = loader.iter().unwrap();
+        let seen: Vec<i64> = begun
+            .by_ref()
+            .take(steps)
+            .flat_map(|batch| batch.unwrap())
+            .map(|v| int(&v))
+            .collect();
+        let state = begun.state().unwrap();
+        drop(begun);
+        // The same rank goes on exactly.
+        let rest = epoch(&mut build(&pipeline, of(0, 2), 0, Some(state.clone())));
+        let own = [seen, rest.concat()].concat();
+        assert_eq!(own, epoch(&mut build(&pipeline, of(0, 2), 0, None)).concat());
+        outcomes.push(try_build(&pipeline, of(1, 2), 0, Some(state)).map_err(|error| error.to_string()));
+    }
+    assert!(outcomes[0].is_ok());
+    let last = outcomes.pop().unwrap().unwrap_err();
+    assert!(
+        last.contains("load the state that this rank has saved itself"),
+        "{last}"
+    );
 }
 
 #[test]

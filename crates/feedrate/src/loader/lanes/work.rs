@@ -126,6 +126,17 @@ impl<B> LaneWork<B> {
             if let Ok(found) = open.unit(self.samples)
                 && found.len() < self.samples
             {
+                if open.units <= unit.must {
+                    let message = format!(
+                        "the state was saved by another rank, and by its steps lane {} has given {} units, but it has only {} full ones: \
+                         ranks had run out of data before that. {}",
+                        unit.lane,
+                        unit.must,
+                        open.units - 1,
+                        super::OWN
+                    );
+                    return Err((false, message.into()));
+                }
                 // Not given, then: it is left over.
                 (open.left, open.units) = (Some(found), unit.before);
             }
