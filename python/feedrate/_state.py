@@ -12,34 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from feedrate import _lanes, _options, _orders, _randoms, _sampler
+from feedrate import _lanes, _options, _orders, _randoms
 from feedrate._coordinator import AgreedSource, Coordinator
-from feedrate._errors import short
 from feedrate._fetch import END, Stated
 from feedrate._iterate import has_state
 from feedrate._pipeline import Mix, Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
-from feedrate._state_errors import ResumeError
-
-#: Of the states.
-FORMAT = 1
-
-
-def _is_batch_sampler(sampler: Any) -> bool:
-    """One that only cuts another sampler's indices into batches."""
-    data = sys.modules.get("torch.utils.data")
-    return type(sampler) is _sampler.BatchSampler or (data is not None and type(sampler) is data.BatchSampler)
-
-
-def _ordering(loader: Any) -> tuple[Any, Cut | None]:
-    """The sampler that decides the order, and how it is cut; ``None`` when it gives index objects itself."""
-    batches = loader.batch_sampler
-    if batches is None:
-        return loader.sampler, Cut(None, False)
-    if _is_batch_sampler(batches):
-        return batches.sampler, Cut(batches.batch_size, batches.drop_last)
-    return batches, None
+from feedrate._state_checks import FORMAT, check_state, ordering
 
 
 def _generators(loader: Any) -> dict[str, Any]:
@@ -165,7 +145,7 @@ class Epoch:
             return
         self._before = {path: _randoms.pack(_randoms.read(g)) for path, g in _generators(loader).items()}
         if self.known is None and not self.stream:
-            sampler, _ = _ordering(loader)
+            sampler, _ = ordering(loader)
             self._unseeded = unseeded
             if not has_state(sampler):
                 self._globals = {name: _randoms.pack(_randoms.read(g)) for name, g in _randoms.process_wide().items()}
@@ -173,7 +153,7 @@ class Epoch:
     def source(self, made: Iterator[Any]) -> Iterator[Any]:
         """What the feed is begun with. ``made`` is the iterator over the loader's index sampler that was made for this epoch."""
         loader: Any = self._loader()
-        sampler, cut = _ordering(loader)
+        sampler, cut = ordering(loader)
         saved = dict(self._saved.get("plan", {}))
         draws = self._saved.get("draws", {})
         plan: Plan
@@ -414,7 +394,7 @@ def _said_seed(loader: Any) -> int | None:
 
 
 def _known(loader: Any, epoch: int) -> _orders.Known | None:
-    found = _orders.known(_ordering(loader)[0])
+    found = _orders.known(ordering(loader)[0])
     if found is not None and loader._ranks is not None:
         found.fixed, found.common = (loader.seed or 0) + epoch, loader.seed or 0
     return found
@@ -441,14 +421,14 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
         facts = _lanes.facts(loader.dataset, _lanes.shape_of(loader))
         state["plan"] = {"kind": "lanes", "facts": facts, "turns": 0, "lanes": {}}
     elif stream:
-        _, cut = _ordering(loader)
+        _, cut = ordering(loader)
         state["plan"] = {"kind": "stream", "facts": {"batch_size": cut.batch_size if cut else None}}
     elif known is not None:
-        _, cut = _ordering(loader)
+        _, cut = ordering(loader)
         assert cut is not None
         state["plan"] = {"kind": known.kind, "facts": known.all_facts(), "samples": 0, "seed": None, "batch_size": cut.batch_size}
     else:
-        sampler, cut = _ordering(loader)
+        sampler, cut = ordering(loader)
         plan = SamplerPlan(sampler, cut)
         state["plan"] = plan.state(0)
     generators = _generators(loader)
@@ -577,7 +557,7 @@ class Resumable:
         """
         if state:
             state = copy.deepcopy(state)
-            self._check_state(state)
+            check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
         object.__setattr__(self, "_iterator", None)
         object.__setattr__(self, "_loaded", state or None)
         object.__setattr__(self, "_epoch", None)
@@ -608,7 +588,7 @@ class Resumable:
         that have to be iterated, for epochs whose order was drawn and is gone, and for those that will be drawn from torch's
         process-wide generator.
         """
-        sampler, cut = _ordering(self)
+        sampler, cut = ordering(self)
         known = None if _is_stream(self) else _known(self, epoch)
         if known is None or cut is None:
             what = type(self.dataset if _is_stream(self) else sampler).__name__  # type: ignore[attr-defined]
@@ -663,7 +643,7 @@ class Resumable:
 
     def _rank_batches(self) -> int:
         """``len()`` of a loader with ranks."""
-        sampler, cut = _ordering(self)
+        sampler, cut = ordering(self)
         assert self._ranks is not None
         return self._ranks.steps(len(sampler), 1 if cut is None else cut.step, cut is not None and cut.drop_last)
 
@@ -693,65 +673,3 @@ class Resumable:
     def _count(self, epoch: Epoch) -> None:
         """This epoch counts: the next ``iter()`` is the next one."""
         object.__setattr__(self, "_epochs", max(self._epochs, epoch.number + 1))
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        me: Any = self
-        if state.get("feedrate") != FORMAT:
-            found = (
-                f"its version is {state['feedrate']!r}"
-                if "feedrate" in state
-                else f"it has the keys {short(sorted(map(str, state)))}"
-            )
-            raise ResumeError(f"not a state of this version of feedrate's loader: {found}, this one reads version {FORMAT}")
-        plan, now = state["plan"], fresh(self, None)["plan"]
-        if plan["kind"] != now["kind"]:
-            raise ResumeError(
-                f"the state was saved with an order of the kind {plan['kind']!r}, this loader has {now['kind']!r}: give it the same "
-                "kind of dataset and sampler (shuffle, sampler, batch_sampler)"
-            )
-        saved_facts, facts = plan["facts"], now["facts"]
-        if plan["kind"] == "lanes":
-            _lanes.check_state(self, plan, over=bool(state.get("over")))
-        else:
-            _orders.check_same(saved_facts, facts, "an order")
-        self._check_ranks(plan)
-        workers = state.get("workers")
-        if workers is not None and max(1, workers["count"]) != max(1, me.num_workers):
-            what = "streams" if plan["kind"] == "stream" else "states of the dataset"
-            raise ResumeError(
-                f"the state holds the {what} of {workers['count']} workers, each with its own, this loader has "
-                f"num_workers={me.num_workers}: use num_workers={workers['count']}, or a map-style dataset "
-                "without state_dict(), which any number of workers can take up"
-            )
-        key = state.get("key")
-        if key is not None and me.seed is not None and me.seed != key:
-            raise ResumeError(
-                f"the state was saved with seed={key}, this loader has seed={me.seed}: leave seed out, or give {key}"
-            )
-        said, seed = _said_seed(self), state.get("pipeline seed")
-        if seed is not None and said is not None and said != seed:
-            raise ResumeError(
-                f"the state was saved by a pipeline that drew with seed={seed}, here it is seed={said}: leave it out, or give {seed}"
-            )
-        if state.get("ahead") and plan["kind"] not in ("sampler", "stream") and plan.get("batch_size") != now.get("batch_size"):
-            raise ResumeError(
-                f"the state was saved in the middle of deliveries out of order, with batch_size={plan.get('batch_size')}, this loader has "
-                f"batch_size={now.get('batch_size')}: use the same"
-            )
-
-    def _check_ranks(self, plan: dict[str, Any]) -> None:
-        """A state of torch's DistributedSampler is taken up by another number of ranks when nothing is padded or cut."""
-        saved = plan.get("ranks")
-        if saved is None:
-            return
-        sampler, _ = _ordering(self)
-        world, total, size = sampler.num_replicas, sampler.total_size, plan["facts"]["size"]
-        if saved["world"] == world and saved["total"] == total:
-            return
-        left = size - plan["samples"]
-        if saved["total"] != size or total != size or left % world:
-            raise ResumeError(
-                f"the state was saved by DistributedSampler with num_replicas={saved['world']} ({saved['total']} places for {size} "
-                f"samples), this one has num_replicas={world} ({total} places), and {left} samples are left: they would be padded or cut "
-                "differently. Use the same num_replicas, or a number that divides both, or distributed= of the loader"
-            )
