@@ -21,6 +21,8 @@ from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
 from feedrate._state_checks import FORMAT, check_state, ordering
 
+_NOTHING = object()
+
 
 def _generators(loader: Any) -> dict[str, Any]:
     return _randoms.owned_by({"generator": loader.generator, **around(loader)})
@@ -58,11 +60,12 @@ class Epoch:
         #: The state is of an epoch whose seeds were drawn.
         self._drawn = "seed" in saved
         self._midway = self._drawn and not saved.get("over")
+        #: The iterator that was made over the sampler has drawn from generators that were put back after it.
+        self._stale = False
         # Index objects handed over: all of the first ``done``, and those of ``ahead`` (out of order).
         self.done = 0
         self._ahead: set[int] = set()
         self._mark: tuple[int, int] | None = None
-        self._restored = False
         self._left_out: list[int] = sorted(saved.get("ahead", ()))
         self._batches: int = saved.get("batches", 0) + skip
         self._stands: dict[int, dict[str, Any]] = {}
@@ -101,28 +104,17 @@ class Epoch:
         """Around what draws the base seed, and with ``unseeded`` also makes the sampler's iterator."""
         if self._saved and not self._drawn:
             self._restore_generators()
-        self._restore_dataset()
         iterated = self.known is None and not self.stream
-        if unseeded and iterated:
+        self._stale = unseeded and self._drawn
+        if unseeded and iterated and not self._drawn:
             self.note_generators(unseeded=True)
         # What is drawn for an epoch that was begun before was drawn then.
         with _randoms.preserved() if self._drawn else contextlib.nullcontext():
             yield
         if self._drawn:
             self._restore_generators()
-        if unseeded and not iterated:
+        if unseeded and (not iterated or self._drawn):
             self.note_generators()
-
-    def _restore_dataset(self) -> None:
-        """Between epochs and without workers, the dataset's state comes back first: it may hold that of a random generator."""
-        loader: Any = self._loader()
-        workers = self._saved.get("workers")
-        if workers is None or not self._saved.get("over") or self.stream or loader.num_workers > 0:
-            return
-        stand = workers["each"][0]
-        if stand is not None and stand["state"] is not None:
-            loader.dataset.load_state_dict(stand["state"])
-            self._restored = True
 
     def seeded(self, drawn: int) -> int:
         """The base seed: the one of the state, or the one drawn now."""
@@ -174,14 +166,14 @@ class Epoch:
                 # Drawn at once: also an iterator that is left unused leaves the generators where they belong.
                 plan.order()
         else:
-            given = made if cut is None or cut.batch_size is None else None
+            given = made if (cut is None or cut.batch_size is None) and not self._stale else None
             plan = SamplerPlan(
                 sampler,
                 cut,
                 made=given,
-                saved=saved,
+                # Between epochs the sampler was told when the state was loaded.
+                saved=None if _between_epochs(self._saved) else saved,
                 skip=self._skip,
-                over=bool(self._saved.get("over")),
                 delivered=lambda: self.done,
                 globals_before=self._globals,
                 draw_seed=(lambda: _draw_as(loader)) if self._unseeded else None,
@@ -215,14 +207,19 @@ class Epoch:
         """For each worker, from where it goes on: the state of its dataset, and batches of its stream to pass over."""
         saved = self._saved
         workers = saved.get("workers")
-        if workers is None or self._restored:
-            return {}
+        loader: Any = self._loader()
         over = bool(saved.get("over"))
+        shared = over and _shares_dataset(loader)
+        if workers is None or (shared and not self.stream):
+            return {}
+        epoch = None if _shares_dataset(loader) else _options.dataset_epoch(loader.dataset)
         found = {}
         for worker, stand in enumerate(workers["each"]):
             if stand is not None and (stand["state"] is not None or not over):
                 skip = stand["since"] if self.stream and not over and not stand["ended"] else 0
-                found[worker] = {"state": stand["state"], "skip": skip, "over": over, "ended": stand["ended"]}
+                # A dataset of this process was told when the state was loaded.
+                state = {**stand["state"], "dataset": None} if shared else stand["state"]
+                found[worker] = {"state": state, "skip": skip, "over": over, "ended": stand["ended"], "epoch": epoch}
         return found
 
     def first_worker(self) -> int:
@@ -384,6 +381,39 @@ class Epoch:
 
 
 _MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _between_epochs(state: dict[str, Any]) -> bool:
+    """Whether the state was taken where no epoch was under way: behind the end of one, or before the first one."""
+    return bool(state.get("over")) or "seed" not in state
+
+
+def _shares_dataset(loader: Any) -> bool:
+    """Whether samples are made with the loader's dataset itself, and not with copies of it."""
+    return loader.num_workers == 0 or _options.use_threads(loader)
+
+
+def _settle(loader: Any, state: dict[str, Any]) -> None:
+    """Between epochs, what has a state of its own in this process gets it when the loader is loaded, and not at ``iter()``: a user who
+    then calls ``set_epoch()`` has the last word."""
+    if not _between_epochs(state):
+        return
+    sampler, _ = ordering(loader)
+    saved = state["plan"].get("sampler")
+    if saved is not None and saved["sampler"] is not None:
+        with _randoms.preserved():
+            sampler.load_state_dict(copy.deepcopy(saved["sampler"]))
+            # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
+            if state.get("over") and next(iter(sampler), _NOTHING) is not _NOTHING:
+                sampler.load_state_dict(copy.deepcopy(saved["sampler"]))
+    workers = state.get("workers")
+    stand = workers["each"][0] if workers is not None and _shares_dataset(loader) else None
+    if stand is None or stand["state"] is None:
+        return
+    # It may hold that of a random generator, so that it comes before the order is drawn.
+    whole = stand["state"]["dataset"] if _is_stream(loader) else stand["state"]
+    if whole is not None:
+        loader.dataset.load_state_dict(copy.deepcopy(whole))
 
 
 def _said_seed(loader: Any) -> int | None:
@@ -558,6 +588,7 @@ class Resumable:
         if state:
             state = copy.deepcopy(state)
             check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
+            _settle(self, state)
         object.__setattr__(self, "_iterator", None)
         object.__setattr__(self, "_loaded", state or None)
         object.__setattr__(self, "_epoch", None)
@@ -650,12 +681,12 @@ class Resumable:
     def set_epoch(self, epoch: int) -> None:
         """Makes the next ``iter()`` the epoch of this number, from 0, and tells samplers and dataset that have ``set_epoch``.
 
-        Without it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
+        After :meth:`load_state_dict` the epoch of the state goes on where it stopped, and another one starts at its beginning. Without
+        it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
         """
-        if self._loaded is not None and self._loaded["epoch"] == epoch:
-            return
-        object.__setattr__(self, "_loaded", None)
-        object.__setattr__(self, "_epochs", epoch)
+        if self._loaded is None or self._loaded["epoch"] != epoch:
+            object.__setattr__(self, "_loaded", None)
+            object.__setattr__(self, "_epochs", epoch)
         me: Any = self
         for part in (me.dataset, *around(me).values()):
             if callable(getattr(part, "set_epoch", None)):
