@@ -384,7 +384,8 @@ class IterableFetcher:
         batch = self._next(index, collate=True)
         if batch is not END:
             self._batches += 1
-            state = self.snapshot() if self._ended or self._batches % self._every == 0 else None
+            # That of the first one is of this pass, whatever came before.
+            state = self.snapshot() if self._ended or self._batches == 1 or self._batches % self._every == 0 else None
             if state is not None or self._ended:
                 return Stated(batch, state, self._ended)
         return batch

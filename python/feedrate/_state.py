@@ -80,22 +80,37 @@ class Epoch:
         self.addressed = self.shape is None and (self.held or loader.seeding == "sample")
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
-        self.tracked = self.stream or not loader.in_order or has_state(loader.dataset)
+        self.tracked = self.stream or not loader.in_order or has_state(loader.dataset) or bool(self._left_out)
         if self.tracked:
             self._take_over(saved)
 
     def _take_over(self, saved: dict[str, Any]) -> None:
         """A state at once after loading is that which was loaded."""
         workers = saved.get("workers")
-        if workers is None or saved.get("over"):
+        if workers is None:
             return
-        for worker, stand in enumerate(workers["each"]):
-            if stand is not None:
-                state = None if stand["state"] is None else pickle.dumps(stand["state"])
-                self._stands[worker] = {**stand, "state": state}
         loader: Any = self._loader()
-        if workers["next"] is not None and loader.num_workers > 0:
+        over, shared = bool(saved.get("over")), _shares_dataset(loader)
+        for worker, stand in enumerate(workers["each"]):
+            if stand is None or (over and (stand["state"] is None or (shared and (stand["ended"] or not self.stream)))):
+                continue
+            state = None if stand["state"] is None else pickle.dumps(stand["state"])
+            self._stands[worker] = {**stand, "state": state, **(_NEXT_PASS if over else {})}
+        if workers["next"] is not None and loader.num_workers > 0 and not over:
             self._last_worker = (workers["next"] - 1) % loader.num_workers
+
+    def follow(self, last: Epoch) -> None:
+        """Workers that are kept begin where they stood when ``last`` ended, until a batch says more."""
+        loader: Any = self._loader()
+        if not self.tracked or self.shape is not None or (last.over and _live(loader, over=False)):
+            return
+        for worker in range(loader.num_workers):
+            stand = last._stands.get(worker)
+            if not last.over and has_state(loader.dataset):
+                # It may have made batches that nobody received.
+                self._stands[worker] = {"state": None, "since": 0, "ended": False, "lost": True}
+            elif last.over and stand is not None and stand["state"] is not None:
+                self._stands[worker] = {**stand, **_NEXT_PASS}
 
     # -- how an epoch begins
 
@@ -145,6 +160,9 @@ class Epoch:
     def source(self, made: Iterator[Any]) -> Iterator[Any]:
         """What the feed is begun with. ``made`` is the iterator over the loader's index sampler that was made for this epoch."""
         loader: Any = self._loader()
+        if self.tracked and not self._midway and not self._stands:
+            # Threads begin with the dataset as it is here.
+            self._stands = _live(loader, over=False)
         sampler, cut = ordering(loader)
         saved = dict(self._saved.get("plan", {}))
         draws = self._saved.get("draws", {})
@@ -208,15 +226,17 @@ class Epoch:
         saved = self._saved
         workers = saved.get("workers")
         loader: Any = self._loader()
-        over = bool(saved.get("over"))
-        shared = over and _shares_dataset(loader)
+        shared = bool(saved.get("over")) and _shares_dataset(loader)
         if workers is None or (shared and not self.stream):
             return {}
         epoch = None if _shares_dataset(loader) else _options.dataset_epoch(loader.dataset)
         found = {}
         for worker, stand in enumerate(workers["each"]):
-            if stand is not None and (stand["state"] is not None or not over):
-                skip = stand["since"] if self.stream and not over and not stand["ended"] else 0
+            if stand is None:
+                continue
+            over = bool(saved.get("over") or stand.get("over"))
+            if stand["state"] is not None or not over:
+                skip = stand["since"] if self.stream and not saved.get("over") and (over or not stand["ended"]) else 0
                 # A dataset of this process was told when the state was loaded.
                 state = {**stand["state"], "dataset": None} if shared else stand["state"]
                 found[worker] = {"state": state, "skip": skip, "over": over, "ended": stand["ended"], "epoch": epoch}
@@ -249,7 +269,7 @@ class Epoch:
         if type(batch) is Stated:
             stand["ended"] = batch.ended
             if batch.state is not None:
-                stand["state"], stand["since"] = batch.state, 0
+                self._stands[worker] = {"state": batch.state, "since": 0, "ended": batch.ended}
             batch = batch.batch
         self._last_worker = worker
         self._mark = position, worker
@@ -315,7 +335,7 @@ class Epoch:
 
     def opened(self, initial: bytes | None) -> None:
         """The fetcher without workers has been made: ``initial`` is the state of its dataset or stream."""
-        if initial is not None and 0 not in self._stands:
+        if initial is not None and (0 not in self._stands or self._stands[0].get("over")):
             self._stands[0] = {"state": initial, "since": 0, "ended": False}
 
     def _close_up(self) -> None:
@@ -359,19 +379,20 @@ class Epoch:
         ahead = sorted(k - self.done for k in {*self._ahead, *self._left_out} if k >= self.done)
         if ahead:
             state["ahead"] = ahead
-        return {**state, **self._users(loader, loader.num_workers)}
+        return {**state, **self._users(loader, self._stands)}
 
-    def _users(self, loader: Any, workers: int) -> dict[str, Any]:
+    def _users(self, loader: Any, stands: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        workers = loader.num_workers
         found: dict[str, Any] = {}
         if loader.seeding == "sample" and self.shape is None:
             found["key"] = loader.seed if loader.seed is not None else loader._drawn_seed
         seed = self.pipeline_seed()
         if seed is not None:
             found["pipeline seed"] = seed
-        if self._stands and (self.stream or has_state(loader.dataset)):
+        if stands and (self.stream or has_state(loader.dataset)):
             each = []
             for worker in range(max(1, workers)):
-                stand = self._stands.get(worker)
+                stand = stands.get(worker)
                 if stand is not None:
                     stand = {**stand, "state": None if stand["state"] is None else pickle.loads(stand["state"])}
                 each.append(stand)
@@ -391,6 +412,19 @@ def _between_epochs(state: dict[str, Any]) -> bool:
 def _shares_dataset(loader: Any) -> bool:
     """Whether samples are made with the loader's dataset itself, and not with copies of it."""
     return loader.num_workers == 0 or _options.use_threads(loader)
+
+
+#: Of a worker that has yet to begin its next pass: batches are counted from there.
+_NEXT_PASS = {"over": True, "since": 0}
+
+
+def _live(loader: Any, *, over: bool) -> dict[int, dict[str, Any]]:
+    """Where worker threads stand before they begin (``over``: when all have ended): they share the loader's dataset."""
+    if loader.num_workers == 0 or not _shares_dataset(loader) or not has_state(loader.dataset) or _lanes.is_laned(loader.dataset):
+        return {}
+    state = loader.dataset.state_dict()
+    raw = pickle.dumps({"dataset": state, "iterator": None} if _is_stream(loader) else state)
+    return {worker: {"state": raw, "since": 0, "ended": over} for worker in range(loader.num_workers)}
 
 
 def _settle(loader: Any, state: dict[str, Any]) -> None:
@@ -474,11 +508,9 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
     if draws:
         state["draws"] = draws
     if last is not None:
-        users = last._users(loader, loader.num_workers)
-        if not persistent and loader.num_workers > 0:
-            # The next epoch has new workers, with the dataset as it is here.
-            users.pop("workers", None)
-        state.update(users)
+        # Other workers of the next epoch are new, with the dataset as it is then.
+        kept = last._stands if persistent or loader.num_workers == 0 else {}
+        state.update(last._users(loader, _live(loader, over=True) or kept))
         state["over"] = True
     return state
 
@@ -512,6 +544,8 @@ class Resumable:
     _skip: int = 0
     _ranks: Ranks | None = None
     _meeting: Coordinator | None = None
+    #: With persistent workers, the one iterator.
+    _iterator: Any = None
     #: The iterator that :meth:`try_next` asks.
     _asked: Any = None
 
@@ -693,7 +727,9 @@ class Resumable:
                 part.set_epoch(epoch)
 
     def _begin_epoch(self) -> Epoch:
-        epoch = Epoch(self, self._loaded, self._skip)
+        last, epoch = self._epoch, Epoch(self, self._loaded, self._skip)
+        if last is not None and self._iterator is not None:
+            epoch.follow(last)
         object.__setattr__(self, "_loaded", None)
         object.__setattr__(self, "_skip", 0)
         object.__setattr__(self, "_epoch", epoch)

@@ -60,6 +60,12 @@ def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: i
             f"num_workers={loader.num_workers}: use num_workers={workers['count']}, or a map-style dataset "
             "without state_dict(), which any number of workers can take up"
         )
+    if workers is not None and any(stand is not None and stand.get("lost") for stand in workers["each"]):
+        raise ResumeError(
+            "the state was saved behind an epoch that was left before its end, before each of the persistent workers had given a batch of "
+            "the next one: their copies of the dataset had gone on by batches that nobody received. Take the state some batches later, or "
+            "use persistent_workers=False"
+        )
     key = state.get("key")
     if key is not None and loader.seed is not None and loader.seed != key:
         raise ResumeError(

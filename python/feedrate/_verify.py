@@ -199,9 +199,14 @@ def _put_back(snapshot: dict[str, Any]) -> None:
 def _tell_epoch(loader: Any, epoch: int) -> None:
     """As a training loop does before each epoch, for samplers and datasets that want to know."""
     batches = getattr(loader, "batch_sampler", None)
-    parts = [getattr(loader, name, None) for name in ("dataset", "sampler")] + [batches, getattr(batches, "sampler", None)]
-    told = [part for part in parts if callable(getattr(part, "set_epoch", None))]
-    for part in [loader] if told and isinstance(loader, Resumable) else told:
+    parts: list[Any] = [getattr(loader, name, None) for name in ("dataset", "sampler")] + [
+        batches,
+        getattr(batches, "sampler", None),
+    ]
+    told: list[Any] = [part for part in parts if callable(getattr(part, "set_epoch", None))]
+    if told and isinstance(loader, Resumable):
+        told = [loader]
+    for part in told:
         part.set_epoch(epoch)
 
 
