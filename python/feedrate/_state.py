@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import pickle
 import sys
 import weakref
@@ -43,6 +44,7 @@ class Epoch:
         # An epoch that was taken up counts at once.
         self.resumed = saved is not None and (saved["batches"] > 0 or skip > 0)
         self.number: int = loader._epochs
+        self.turn: int = loader._turn
         #: The loader's seed for its workers.
         self.base_seed = 0
         #: The last batch was handed over and the end was seen.
@@ -548,6 +550,8 @@ class Resumable:
     _iterator: Any = None
     #: The iterator that :meth:`try_next` asks.
     _asked: Any = None
+    #: Moved by what makes older epochs none of the loader's business.
+    _turn: int = 0
 
     def _agreed(self, source: Any, epoch: Epoch) -> Any:
         """Where batches come from: for a stream with ranks, from behind their agreement on its steps. Called once an epoch."""
@@ -571,7 +575,8 @@ class Resumable:
 
     def try_next(self) -> Any:
         """The next batch if it is there, else ``feedrate.NOT_READY`` at once; ``feedrate.END`` at the end of the epoch, and behind that the
-        next one begins. The first call begins an epoch. Without workers the batch is made in the call."""
+        next one begins. The first call begins an epoch, and so does the first one behind :meth:`load_state_dict` or :meth:`set_epoch`.
+        Without workers the batch is made in the call."""
         if self._asked is None:
             object.__setattr__(self, "_asked", iter(self))  # type: ignore[call-overload]
         try:
@@ -607,11 +612,12 @@ class Resumable:
         ``state_dict()`` methods gave, which is kept as it is. After the end of an epoch it is the start of the next one. Draws
         nothing from any random generator.
         """
-        if self._loaded is not None:
-            return copy.deepcopy(self._loaded)
-        if self._epoch is None:
-            return fresh(self, None)
-        return self._epoch.state()
+        if self._epoch is not None and not self._epoch.over and self._loaded is None:
+            return self._epoch.state()
+        state = fresh(self, self._epoch) if self._loaded is None else copy.deepcopy(self._loaded)
+        if self._skip:
+            state["skip"] = state.get("skip", 0) + self._skip
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next ``iter()`` go on where ``state`` was taken, also with another number or kind of workers, another prefetch
@@ -623,6 +629,7 @@ class Resumable:
             state = copy.deepcopy(state)
             check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
             _settle(self, state)
+        self._leave_epochs()
         object.__setattr__(self, "_iterator", None)
         object.__setattr__(self, "_loaded", state or None)
         object.__setattr__(self, "_epoch", None)
@@ -630,6 +637,11 @@ class Resumable:
         if state and "key" in state:
             object.__setattr__(self, "_drawn_seed", state["key"])
         object.__setattr__(self, "_pipeline_seed", state.get("pipeline seed") if state else None)
+
+    def _leave_epochs(self) -> None:
+        """Iterators that were made before do not move the loader any more."""
+        object.__setattr__(self, "_turn", self._turn + 1)
+        object.__setattr__(self, "_asked", None)
 
     def skip(self, steps: int) -> None:
         """Makes the next ``iter()`` pass over ``steps`` batches. Those of map-style data are not loaded; a stream has to be read to
@@ -718,6 +730,10 @@ class Resumable:
         After :meth:`load_state_dict` the epoch of the state goes on where it stopped, and another one starts at its beginning. Without
         it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
         """
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ValueError(f"set_epoch() takes the number of an epoch, from 0, but got {epoch}")
+        self._leave_epochs()
         if self._loaded is None or self._loaded["epoch"] != epoch:
             object.__setattr__(self, "_loaded", None)
             object.__setattr__(self, "_epochs", epoch)
@@ -727,7 +743,7 @@ class Resumable:
                 part.set_epoch(epoch)
 
     def _begin_epoch(self) -> Epoch:
-        last, epoch = self._epoch, Epoch(self, self._loaded, self._skip)
+        last, epoch = self._epoch, Epoch(self, self._loaded, self._skip + (self._loaded or {}).get("skip", 0))
         if last is not None and self._iterator is not None:
             epoch.follow(last)
         object.__setattr__(self, "_loaded", None)
@@ -739,4 +755,6 @@ class Resumable:
 
     def _count(self, epoch: Epoch) -> None:
         """This epoch counts: the next ``iter()`` is the next one."""
+        if epoch.turn != self._turn:
+            return
         object.__setattr__(self, "_epochs", max(self._epochs, epoch.number + 1))

@@ -33,6 +33,8 @@ def ordering(loader: Any) -> tuple[Any, Cut | None]:
 def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: int | None) -> None:
     """Raises :class:`ResumeError` when ``loader`` cannot go on exactly where ``state`` was taken. ``now`` is the loader's own plan,
     ``said`` the seed that the user gave to its pipeline."""
+    if not isinstance(state, dict):
+        raise ResumeError(f"a state of a loader is a dict, got {type(state).__name__}: load what state_dict() gave")
     if state.get("feedrate") != FORMAT:
         found = (
             f"its version is {state['feedrate']!r}"
@@ -40,6 +42,11 @@ def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: i
             else f"it has the keys {short(sorted(map(str, state)))}"
         )
         raise ResumeError(f"not a state of this version of feedrate's loader: {found}, this one reads version {FORMAT}")
+    for name in ("epoch", "batches", "plan"):
+        if name not in state:
+            raise ResumeError(
+                f"the state has no {name!r}, only {short(sorted(map(str, state)))}: load what state_dict() gave, unchanged"
+            )
     plan = state["plan"]
     if plan["kind"] != now["kind"]:
         raise ResumeError(
@@ -67,6 +74,11 @@ def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: i
             "use persistent_workers=False"
         )
     key = state.get("key")
+    if key is not None and loader.seeding != "sample" and plan["kind"] != "lanes":
+        raise ResumeError(
+            'the state was saved with seeding="sample", whose random numbers go on exactly, this loader has '
+            f'seeding="{loader.seeding}", which would draw others: use seeding="sample"'
+        )
     if key is not None and loader.seed is not None and loader.seed != key:
         raise ResumeError(
             f"the state was saved with seed={key}, this loader has seed={loader.seed}: leave seed out, or give {key}"
