@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 import time
 from typing import Any
@@ -142,3 +144,50 @@ def test_pipelines_are_asked_too(kind: Any) -> None:
     while (batch := until(loader)) is not END:
         found += batch.tolist()
     assert found == list(range(1, 20))
+
+
+@KINDS
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_batch_that_nobody_has_got_is_not_received(kind: Any, persistent: bool) -> None:
+    """It arrived for a task that was cancelled: a resumed run gets it, ``try_next()`` does, and the next epoch does not."""
+    data = Gate()
+    loader = kind(data, batch_size=2, num_workers=1, workers="thread", persistent_workers=persistent)
+
+    async def cancelled() -> Any:
+        batches = aiter(loader)
+        for _ in range(2):
+            await anext(batches)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(batches), 0.05)
+        assert batches.try_next() is NOT_READY
+        data.open.set()
+        return batches
+
+    batches = asyncio.run(cancelled())
+    while not batches._coming.future.done():
+        time.sleep(0.01)
+    state = loader.state_dict()
+    assert state["batches"] == 2
+    resumed = kind(range(8), batch_size=2)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == [[4, 5], [6, 7]]
+    assert batches.try_next().tolist() == [4, 5]
+    assert loader.state_dict()["batches"] == 3
+    data.open.clear()
+    batches = asyncio.run(cancelled())
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@KINDS
+def test_try_next_goes_where_the_loader_was_told_to_go(kind: Any) -> None:
+    """And a loader that is asked can be copied."""
+    loader = kind(range(12), batch_size=4)
+    state = loader.state_dict()
+    assert loader.try_next().tolist() == [0, 1, 2, 3]
+    for copied in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        assert copied.try_next().tolist() == [0, 1, 2, 3]
+    loader.load_state_dict(state)
+    assert loader.try_next().tolist() == [0, 1, 2, 3]
+    loader.set_epoch(1)
+    assert loader.try_next().tolist() == [0, 1, 2, 3]
+    assert loader.state_dict()["epoch"] == 1

@@ -79,8 +79,8 @@ class Recipe:
     seeding: str = "worker"
     seed: int = 0
     items_in_flight: int = 1
-    #: By worker, from where it goes on: ``state`` of its dataset or stream, batches to ``skip`` behind that, and whether an epoch
-    #: was ``over`` there.
+    #: By worker, from where it goes on: ``state`` of its dataset or stream, batches to ``skip`` behind that, whether an epoch was ``over``
+    #: there, and then the ``epoch`` that the dataset is told for the next one, as further epochs of a worker tell it.
     resume: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: Batches of a worker between two states of its stream.
     snapshot_every: int = 1
@@ -129,6 +129,7 @@ class MapFetcher:
         self._stated = has_state(recipe.dataset)
         if self._stated and resume is not None and resume["state"] is not None:
             recipe.dataset.load_state_dict(resume["state"])
+            _tell(recipe.dataset, resume)
         self._executor = recipe.executor
         if self._executor is None and recipe.items_in_flight > 1:
             self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
@@ -351,12 +352,14 @@ class IterableFetcher:
             if state is not None and state["iterator"] is not None:
                 # It may hold more than a place, such as a random generator's state.
                 iterator.load_state_dict(state["iterator"])
-        if ended:
-            return iter(dataset) if over else iter(())
+        if ended and not over:
+            return iter(())
         if over:
-            # It stands behind its last batch: let it run out, then start it again.
-            for _ in next_only(iterator):
-                pass
+            if not ended:
+                # It stands behind its last batch: let it run out, then start it again.
+                for _ in next_only(iterator):
+                    pass
+            _tell(dataset, resume)
             iterator = iter(dataset)
         return iterator
 
@@ -381,7 +384,8 @@ class IterableFetcher:
         batch = self._next(index, collate=True)
         if batch is not END:
             self._batches += 1
-            state = self.snapshot() if self._ended or self._batches % self._every == 0 else None
+            # That of the first one is of this pass, whatever came before.
+            state = self.snapshot() if self._ended or self._batches == 1 or self._batches % self._every == 0 else None
             if state is not None or self._ended:
                 return Stated(batch, state, self._ended)
         return batch
@@ -417,6 +421,11 @@ class IterableFetcher:
                 explain(error, data, None)
                 raise
             raise RuntimeError(f"collate_fn raised StopIteration at {self.where()}") from error
+
+
+def _tell(dataset: Any, resume: Any) -> None:
+    if resume["over"] and resume["epoch"] is not None:
+        dataset.set_epoch(resume["epoch"])
 
 
 def batch_shape(recipe: Recipe) -> tuple[str, tuple[int, ...]] | None:

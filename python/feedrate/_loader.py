@@ -199,7 +199,7 @@ class DataLoader(Resumable):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_iterator"] = state["_epoch"] = None
+        state["_iterator"] = state["_epoch"] = state["_asked"] = None
         return state
 
 
@@ -252,6 +252,7 @@ class _Iterator(Asked):
     def _begin(self, loader: DataLoader, *, first: bool = False) -> None:
         assert self._engine is not None
         if not first:
+            self._leave_coming()
             self._epoch = loader._begin_epoch()
             self._epoch.seeded(self._base_seed)
         self._epoch.note_generators()
@@ -285,10 +286,11 @@ class _Iterator(Asked):
         if self._over or self._engine is None:
             raise StopIteration
         epoch = self._epoch
+        source = self._batches if self._coming is None else self._coming
         try:
-            batch = self._batches.next(timeout)
-        except Exception:
-            epoch.failed(self._batches.mark())
+            batch = source.next(timeout)
+        except BaseException:
+            epoch.failed(source.mark())
             raise
         if batch is NOT_READY:
             return batch
@@ -302,7 +304,7 @@ class _Iterator(Asked):
             raise StopIteration
         self._num_yielded += 1
         if epoch.tracked:
-            mark = self._batches.mark()
+            mark = source.mark()
             return epoch.arrived(mark[0], mark[1], batch) if mark is not None else epoch.filled(batch)
         epoch.done += 1
         if epoch.done <= 2:

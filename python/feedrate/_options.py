@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import warnings
 from typing import Any
+
+import numpy as np
 
 from feedrate import _lanes
 
@@ -21,8 +24,13 @@ def check(loader: Any, *, iterable: bool) -> None:
     items = loader.items_in_flight
     if not isinstance(items, int) or isinstance(items, bool) or items < 1:
         raise ValueError(f"items_in_flight option should be a positive integer, but got items_in_flight={items!r}")
-    if loader.seed is not None and (not isinstance(loader.seed, int) or isinstance(loader.seed, bool)):
-        raise TypeError(f"seed option should be an integer or None, but got seed={loader.seed!r}")
+    if loader.seed is not None:
+        try:
+            if isinstance(loader.seed, (bool, np.bool_)):
+                raise TypeError
+            loader.seed = operator.index(loader.seed)
+        except TypeError:
+            raise TypeError(f"seed option should be an integer or None, but got seed={loader.seed!r}") from None
     if not iterable or _lanes.is_laned(loader.dataset):
         if iterable and items > 1:
             raise ValueError(

@@ -246,7 +246,6 @@ class SamplerPlan(Plan):
         made: Iterator[Any] | None = None,
         saved: dict[str, Any] | None = None,
         skip: int = 0,
-        over: bool = False,
         delivered: Callable[[], int] = int,
         globals_before: dict[str, Any] | None = None,
         draw_seed: Callable[[], Any] | None = None,
@@ -258,7 +257,6 @@ class SamplerPlan(Plan):
         self._made = made
         self._saved = saved or {}
         self._skip = skip
-        self._over = over
         self._ledger = _Ledger(delivered)
         #: States of the process-wide generators at the start of the epoch, packed.
         self._globals: dict[str, Any] | None = self._saved.get("globals", globals_before)
@@ -274,7 +272,7 @@ class SamplerPlan(Plan):
     def __iter__(self) -> Iterator[Any]:
         digest = hashlib.blake2b(digest_size=8)
         inner = self._restored()
-        if inner is None and ("globals" in self._saved or self._passed) and not self._over:
+        if inner is None and ("globals" in self._saved or self._passed):
             inner = self._replayed(digest)
         elif inner is None:
             inner = iter(self._sampler) if self._made is None else self._made
@@ -286,7 +284,7 @@ class SamplerPlan(Plan):
             _mix(digest, raw)
             samples += self._count(raw)
         first = self._entry(inner, stateful, digest, samples)
-        if self._saved.get("ended") and not self._over:
+        if self._saved.get("ended"):
             first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "ended") if name in self._saved}
         self._ledger.append(first)
         self._masks.append(None)
@@ -381,17 +379,11 @@ class SamplerPlan(Plan):
             return None
         if state["sampler"] is not None:
             sampler.load_state_dict(copy.deepcopy(state["sampler"]))
-        if self._saved.get("ended") and not self._over:
+        if self._saved.get("ended"):
             # Its state is of its next pass, which an iterator made now would take up.
             return iter(())
         inner: Any = iter(sampler)
-        if self._over:
-            # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
-            if state["sampler"] is not None and not self._saved.get("ended"):
-                if next(inner, _NOTHING) is not _NOTHING:
-                    sampler.load_state_dict(copy.deepcopy(state["sampler"]))
-                inner = iter(sampler)
-        elif state["iterator"] is not None:
+        if state["iterator"] is not None:
             saved = state["sampler"] if _is_ours(sampler) and state["iterator"] == _SAME else state["iterator"]
             inner.load_state_dict(copy.deepcopy(saved))
         found: Iterator[Any] = inner

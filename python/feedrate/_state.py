@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import pickle
 import sys
 import weakref
@@ -12,34 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from feedrate import _lanes, _options, _orders, _randoms, _sampler
+from feedrate import _lanes, _options, _orders, _randoms
 from feedrate._coordinator import AgreedSource, Coordinator
-from feedrate._errors import short
 from feedrate._fetch import END, Stated
 from feedrate._iterate import has_state
 from feedrate._pipeline import Mix, Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
 from feedrate._ranks import Ranks, around
-from feedrate._state_errors import ResumeError
+from feedrate._state_checks import FORMAT, check_state, ordering
 
-#: Of the states.
-FORMAT = 1
-
-
-def _is_batch_sampler(sampler: Any) -> bool:
-    """One that only cuts another sampler's indices into batches."""
-    data = sys.modules.get("torch.utils.data")
-    return type(sampler) is _sampler.BatchSampler or (data is not None and type(sampler) is data.BatchSampler)
-
-
-def _ordering(loader: Any) -> tuple[Any, Cut | None]:
-    """The sampler that decides the order, and how it is cut; ``None`` when it gives index objects itself."""
-    batches = loader.batch_sampler
-    if batches is None:
-        return loader.sampler, Cut(None, False)
-    if _is_batch_sampler(batches):
-        return batches.sampler, Cut(batches.batch_size, batches.drop_last)
-    return batches, None
+_NOTHING = object()
 
 
 def _generators(loader: Any) -> dict[str, Any]:
@@ -61,6 +44,7 @@ class Epoch:
         # An epoch that was taken up counts at once.
         self.resumed = saved is not None and (saved["batches"] > 0 or skip > 0)
         self.number: int = loader._epochs
+        self.turn: int = loader._turn
         #: The loader's seed for its workers.
         self.base_seed = 0
         #: The last batch was handed over and the end was seen.
@@ -78,11 +62,12 @@ class Epoch:
         #: The state is of an epoch whose seeds were drawn.
         self._drawn = "seed" in saved
         self._midway = self._drawn and not saved.get("over")
+        #: The iterator that was made over the sampler has drawn from generators that were put back after it.
+        self._stale = False
         # Index objects handed over: all of the first ``done``, and those of ``ahead`` (out of order).
         self.done = 0
         self._ahead: set[int] = set()
         self._mark: tuple[int, int] | None = None
-        self._restored = False
         self._left_out: list[int] = sorted(saved.get("ahead", ()))
         self._batches: int = saved.get("batches", 0) + skip
         self._stands: dict[int, dict[str, Any]] = {}
@@ -97,22 +82,37 @@ class Epoch:
         self.addressed = self.shape is None and (self.held or loader.seeding == "sample")
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
-        self.tracked = self.stream or not loader.in_order or has_state(loader.dataset)
+        self.tracked = self.stream or not loader.in_order or has_state(loader.dataset) or bool(self._left_out)
         if self.tracked:
             self._take_over(saved)
 
     def _take_over(self, saved: dict[str, Any]) -> None:
         """A state at once after loading is that which was loaded."""
         workers = saved.get("workers")
-        if workers is None or saved.get("over"):
+        if workers is None:
             return
-        for worker, stand in enumerate(workers["each"]):
-            if stand is not None:
-                state = None if stand["state"] is None else pickle.dumps(stand["state"])
-                self._stands[worker] = {**stand, "state": state}
         loader: Any = self._loader()
-        if workers["next"] is not None and loader.num_workers > 0:
+        over, shared = bool(saved.get("over")), _shares_dataset(loader)
+        for worker, stand in enumerate(workers["each"]):
+            if stand is None or (over and (stand["state"] is None or (shared and (stand["ended"] or not self.stream)))):
+                continue
+            state = None if stand["state"] is None else pickle.dumps(stand["state"])
+            self._stands[worker] = {**stand, "state": state, **(_NEXT_PASS if over else {})}
+        if workers["next"] is not None and loader.num_workers > 0 and not over:
             self._last_worker = (workers["next"] - 1) % loader.num_workers
+
+    def follow(self, last: Epoch) -> None:
+        """Workers that are kept begin where they stood when ``last`` ended, until a batch says more."""
+        loader: Any = self._loader()
+        if not self.tracked or self.shape is not None or (last.over and _live(loader, over=False)):
+            return
+        for worker in range(loader.num_workers):
+            stand = last._stands.get(worker)
+            if not last.over and has_state(loader.dataset):
+                # It may have made batches that nobody received.
+                self._stands[worker] = {"state": None, "since": 0, "ended": False, "lost": True}
+            elif last.over and stand is not None and stand["state"] is not None:
+                self._stands[worker] = {**stand, **_NEXT_PASS}
 
     # -- how an epoch begins
 
@@ -121,28 +121,17 @@ class Epoch:
         """Around what draws the base seed, and with ``unseeded`` also makes the sampler's iterator."""
         if self._saved and not self._drawn:
             self._restore_generators()
-        self._restore_dataset()
         iterated = self.known is None and not self.stream
-        if unseeded and iterated:
+        self._stale = unseeded and self._drawn
+        if unseeded and iterated and not self._drawn:
             self.note_generators(unseeded=True)
         # What is drawn for an epoch that was begun before was drawn then.
         with _randoms.preserved() if self._drawn else contextlib.nullcontext():
             yield
         if self._drawn:
             self._restore_generators()
-        if unseeded and not iterated:
+        if unseeded and (not iterated or self._drawn):
             self.note_generators()
-
-    def _restore_dataset(self) -> None:
-        """Between epochs and without workers, the dataset's state comes back first: it may hold that of a random generator."""
-        loader: Any = self._loader()
-        workers = self._saved.get("workers")
-        if workers is None or not self._saved.get("over") or self.stream or loader.num_workers > 0:
-            return
-        stand = workers["each"][0]
-        if stand is not None and stand["state"] is not None:
-            loader.dataset.load_state_dict(stand["state"])
-            self._restored = True
 
     def seeded(self, drawn: int) -> int:
         """The base seed: the one of the state, or the one drawn now."""
@@ -165,7 +154,7 @@ class Epoch:
             return
         self._before = {path: _randoms.pack(_randoms.read(g)) for path, g in _generators(loader).items()}
         if self.known is None and not self.stream:
-            sampler, _ = _ordering(loader)
+            sampler, _ = ordering(loader)
             self._unseeded = unseeded
             if not has_state(sampler):
                 self._globals = {name: _randoms.pack(_randoms.read(g)) for name, g in _randoms.process_wide().items()}
@@ -173,7 +162,10 @@ class Epoch:
     def source(self, made: Iterator[Any]) -> Iterator[Any]:
         """What the feed is begun with. ``made`` is the iterator over the loader's index sampler that was made for this epoch."""
         loader: Any = self._loader()
-        sampler, cut = _ordering(loader)
+        if self.tracked and not self._midway and not self._stands:
+            # Threads begin with the dataset as it is here.
+            self._stands = _live(loader, over=False)
+        sampler, cut = ordering(loader)
         saved = dict(self._saved.get("plan", {}))
         draws = self._saved.get("draws", {})
         plan: Plan
@@ -194,14 +186,14 @@ class Epoch:
                 # Drawn at once: also an iterator that is left unused leaves the generators where they belong.
                 plan.order()
         else:
-            given = made if cut is None or cut.batch_size is None else None
+            given = made if (cut is None or cut.batch_size is None) and not self._stale else None
             plan = SamplerPlan(
                 sampler,
                 cut,
                 made=given,
-                saved=saved,
+                # Between epochs the sampler was told when the state was loaded.
+                saved=None if _between_epochs(self._saved) else saved,
                 skip=self._skip,
-                over=bool(self._saved.get("over")),
                 delivered=lambda: self.done,
                 globals_before=self._globals,
                 draw_seed=(lambda: _draw_as(loader)) if self._unseeded else None,
@@ -235,14 +227,21 @@ class Epoch:
         """For each worker, from where it goes on: the state of its dataset, and batches of its stream to pass over."""
         saved = self._saved
         workers = saved.get("workers")
-        if workers is None or self._restored:
+        loader: Any = self._loader()
+        shared = bool(saved.get("over")) and _shares_dataset(loader)
+        if workers is None or (shared and not self.stream):
             return {}
-        over = bool(saved.get("over"))
+        epoch = None if _shares_dataset(loader) else _options.dataset_epoch(loader.dataset)
         found = {}
         for worker, stand in enumerate(workers["each"]):
-            if stand is not None and (stand["state"] is not None or not over):
-                skip = stand["since"] if self.stream and not over and not stand["ended"] else 0
-                found[worker] = {"state": stand["state"], "skip": skip, "over": over, "ended": stand["ended"]}
+            if stand is None:
+                continue
+            over = bool(saved.get("over") or stand.get("over"))
+            if stand["state"] is not None or not over:
+                skip = stand["since"] if self.stream and not saved.get("over") and (over or not stand["ended"]) else 0
+                # A dataset of this process was told when the state was loaded.
+                state = {**stand["state"], "dataset": None} if shared else stand["state"]
+                found[worker] = {"state": state, "skip": skip, "over": over, "ended": stand["ended"], "epoch": epoch}
         return found
 
     def first_worker(self) -> int:
@@ -272,7 +271,7 @@ class Epoch:
         if type(batch) is Stated:
             stand["ended"] = batch.ended
             if batch.state is not None:
-                stand["state"], stand["since"] = batch.state, 0
+                self._stands[worker] = {"state": batch.state, "since": 0, "ended": batch.ended}
             batch = batch.batch
         self._last_worker = worker
         self._mark = position, worker
@@ -338,7 +337,7 @@ class Epoch:
 
     def opened(self, initial: bytes | None) -> None:
         """The fetcher without workers has been made: ``initial`` is the state of its dataset or stream."""
-        if initial is not None and 0 not in self._stands:
+        if initial is not None and (0 not in self._stands or self._stands[0].get("over")):
             self._stands[0] = {"state": initial, "since": 0, "ended": False}
 
     def _close_up(self) -> None:
@@ -382,19 +381,20 @@ class Epoch:
         ahead = sorted(k - self.done for k in {*self._ahead, *self._left_out} if k >= self.done)
         if ahead:
             state["ahead"] = ahead
-        return {**state, **self._users(loader, loader.num_workers)}
+        return {**state, **self._users(loader, self._stands)}
 
-    def _users(self, loader: Any, workers: int) -> dict[str, Any]:
+    def _users(self, loader: Any, stands: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        workers = loader.num_workers
         found: dict[str, Any] = {}
         if loader.seeding == "sample" and self.shape is None:
             found["key"] = loader.seed if loader.seed is not None else loader._drawn_seed
         seed = self.pipeline_seed()
         if seed is not None:
             found["pipeline seed"] = seed
-        if self._stands and (self.stream or has_state(loader.dataset)):
+        if stands and (self.stream or has_state(loader.dataset)):
             each = []
             for worker in range(max(1, workers)):
-                stand = self._stands.get(worker)
+                stand = stands.get(worker)
                 if stand is not None:
                     stand = {**stand, "state": None if stand["state"] is None else pickle.loads(stand["state"])}
                 each.append(stand)
@@ -406,6 +406,52 @@ class Epoch:
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
+def _between_epochs(state: dict[str, Any]) -> bool:
+    """Whether the state was taken where no epoch was under way: behind the end of one, or before the first one."""
+    return bool(state.get("over")) or "seed" not in state
+
+
+def _shares_dataset(loader: Any) -> bool:
+    """Whether samples are made with the loader's dataset itself, and not with copies of it."""
+    return loader.num_workers == 0 or _options.use_threads(loader)
+
+
+#: Of a worker that has yet to begin its next pass: batches are counted from there.
+_NEXT_PASS = {"over": True, "since": 0}
+
+
+def _live(loader: Any, *, over: bool) -> dict[int, dict[str, Any]]:
+    """Where worker threads stand before they begin (``over``: when all have ended): they share the loader's dataset."""
+    if loader.num_workers == 0 or not _shares_dataset(loader) or not has_state(loader.dataset) or _lanes.is_laned(loader.dataset):
+        return {}
+    state = loader.dataset.state_dict()
+    raw = pickle.dumps({"dataset": state, "iterator": None} if _is_stream(loader) else state)
+    return {worker: {"state": raw, "since": 0, "ended": over} for worker in range(loader.num_workers)}
+
+
+def _settle(loader: Any, state: dict[str, Any]) -> None:
+    """Between epochs, what has a state of its own in this process gets it when the loader is loaded, and not at ``iter()``: a user who
+    then calls ``set_epoch()`` has the last word."""
+    if not _between_epochs(state):
+        return
+    sampler, _ = ordering(loader)
+    saved = state["plan"].get("sampler")
+    if saved is not None and saved["sampler"] is not None:
+        with _randoms.preserved():
+            sampler.load_state_dict(copy.deepcopy(saved["sampler"]))
+            # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
+            if state.get("over") and next(iter(sampler), _NOTHING) is not _NOTHING:
+                sampler.load_state_dict(copy.deepcopy(saved["sampler"]))
+    workers = state.get("workers")
+    stand = workers["each"][0] if workers is not None and _shares_dataset(loader) else None
+    if stand is None or stand["state"] is None:
+        return
+    # It may hold that of a random generator, so that it comes before the order is drawn.
+    whole = stand["state"]["dataset"] if _is_stream(loader) else stand["state"]
+    if whole is not None:
+        loader.dataset.load_state_dict(copy.deepcopy(whole))
+
+
 def _said_seed(loader: Any) -> int | None:
     """The seed that the user gave to a pipeline or its loader."""
     own = loader.dataset._options.get("seed") if isinstance(loader.dataset, Pipeline) else None
@@ -414,7 +460,7 @@ def _said_seed(loader: Any) -> int | None:
 
 
 def _known(loader: Any, epoch: int) -> _orders.Known | None:
-    found = _orders.known(_ordering(loader)[0])
+    found = _orders.known(ordering(loader)[0])
     if found is not None and loader._ranks is not None:
         found.fixed, found.common = (loader.seed or 0) + epoch, loader.seed or 0
     return found
@@ -441,14 +487,14 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
         facts = _lanes.facts(loader.dataset, _lanes.shape_of(loader))
         state["plan"] = {"kind": "lanes", "facts": facts, "turns": 0, "lanes": {}}
     elif stream:
-        _, cut = _ordering(loader)
+        _, cut = ordering(loader)
         state["plan"] = {"kind": "stream", "facts": {"batch_size": cut.batch_size if cut else None}}
     elif known is not None:
-        _, cut = _ordering(loader)
+        _, cut = ordering(loader)
         assert cut is not None
         state["plan"] = {"kind": known.kind, "facts": known.all_facts(), "samples": 0, "seed": None, "batch_size": cut.batch_size}
     else:
-        sampler, cut = _ordering(loader)
+        sampler, cut = ordering(loader)
         plan = SamplerPlan(sampler, cut)
         state["plan"] = plan.state(0)
     generators = _generators(loader)
@@ -464,11 +510,9 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
     if draws:
         state["draws"] = draws
     if last is not None:
-        users = last._users(loader, loader.num_workers)
-        if not persistent and loader.num_workers > 0:
-            # The next epoch has new workers, with the dataset as it is here.
-            users.pop("workers", None)
-        state.update(users)
+        # Other workers of the next epoch are new, with the dataset as it is then.
+        kept = last._stands if persistent or loader.num_workers == 0 else {}
+        state.update(last._users(loader, _live(loader, over=True) or kept))
         state["over"] = True
     return state
 
@@ -502,8 +546,12 @@ class Resumable:
     _skip: int = 0
     _ranks: Ranks | None = None
     _meeting: Coordinator | None = None
+    #: With persistent workers, the one iterator.
+    _iterator: Any = None
     #: The iterator that :meth:`try_next` asks.
     _asked: Any = None
+    #: Moved by what makes older epochs none of the loader's business.
+    _turn: int = 0
 
     def _agreed(self, source: Any, epoch: Epoch) -> Any:
         """Where batches come from: for a stream with ranks, from behind their agreement on its steps. Called once an epoch."""
@@ -527,7 +575,8 @@ class Resumable:
 
     def try_next(self) -> Any:
         """The next batch if it is there, else ``feedrate.NOT_READY`` at once; ``feedrate.END`` at the end of the epoch, and behind that the
-        next one begins. The first call begins an epoch. Without workers the batch is made in the call."""
+        next one begins. The first call begins an epoch, and so does the first one behind :meth:`load_state_dict` or :meth:`set_epoch`.
+        Without workers the batch is made in the call."""
         if self._asked is None:
             object.__setattr__(self, "_asked", iter(self))  # type: ignore[call-overload]
         try:
@@ -563,11 +612,12 @@ class Resumable:
         ``state_dict()`` methods gave, which is kept as it is. After the end of an epoch it is the start of the next one. Draws
         nothing from any random generator.
         """
-        if self._loaded is not None:
-            return copy.deepcopy(self._loaded)
-        if self._epoch is None:
-            return fresh(self, None)
-        return self._epoch.state()
+        if self._epoch is not None and not self._epoch.over and self._loaded is None:
+            return self._epoch.state()
+        state = fresh(self, self._epoch) if self._loaded is None else copy.deepcopy(self._loaded)
+        if self._skip:
+            state["skip"] = state.get("skip", 0) + self._skip
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next ``iter()`` go on where ``state`` was taken, also with another number or kind of workers, another prefetch
@@ -577,7 +627,9 @@ class Resumable:
         """
         if state:
             state = copy.deepcopy(state)
-            self._check_state(state)
+            check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
+            _settle(self, state)
+        self._leave_epochs()
         object.__setattr__(self, "_iterator", None)
         object.__setattr__(self, "_loaded", state or None)
         object.__setattr__(self, "_epoch", None)
@@ -585,6 +637,11 @@ class Resumable:
         if state and "key" in state:
             object.__setattr__(self, "_drawn_seed", state["key"])
         object.__setattr__(self, "_pipeline_seed", state.get("pipeline seed") if state else None)
+
+    def _leave_epochs(self) -> None:
+        """Iterators that were made before do not move the loader any more."""
+        object.__setattr__(self, "_turn", self._turn + 1)
+        object.__setattr__(self, "_asked", None)
 
     def skip(self, steps: int) -> None:
         """Makes the next ``iter()`` pass over ``steps`` batches. Those of map-style data are not loaded; a stream has to be read to
@@ -608,7 +665,7 @@ class Resumable:
         that have to be iterated, for epochs whose order was drawn and is gone, and for those that will be drawn from torch's
         process-wide generator.
         """
-        sampler, cut = _ordering(self)
+        sampler, cut = ordering(self)
         known = None if _is_stream(self) else _known(self, epoch)
         if known is None or cut is None:
             what = type(self.dataset if _is_stream(self) else sampler).__name__  # type: ignore[attr-defined]
@@ -663,26 +720,32 @@ class Resumable:
 
     def _rank_batches(self) -> int:
         """``len()`` of a loader with ranks."""
-        sampler, cut = _ordering(self)
+        sampler, cut = ordering(self)
         assert self._ranks is not None
         return self._ranks.steps(len(sampler), 1 if cut is None else cut.step, cut is not None and cut.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next ``iter()`` the epoch of this number, from 0, and tells samplers and dataset that have ``set_epoch``.
 
-        Without it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
+        After :meth:`load_state_dict` the epoch of the state goes on where it stopped, and another one starts at its beginning. Without
+        it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
         """
-        if self._loaded is not None and self._loaded["epoch"] == epoch:
-            return
-        object.__setattr__(self, "_loaded", None)
-        object.__setattr__(self, "_epochs", epoch)
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ValueError(f"set_epoch() takes the number of an epoch, from 0, but got {epoch}")
+        self._leave_epochs()
+        if self._loaded is None or self._loaded["epoch"] != epoch:
+            object.__setattr__(self, "_loaded", None)
+            object.__setattr__(self, "_epochs", epoch)
         me: Any = self
         for part in (me.dataset, *around(me).values()):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
 
     def _begin_epoch(self) -> Epoch:
-        epoch = Epoch(self, self._loaded, self._skip)
+        last, epoch = self._epoch, Epoch(self, self._loaded, self._skip + (self._loaded or {}).get("skip", 0))
+        if last is not None and self._iterator is not None:
+            epoch.follow(last)
         object.__setattr__(self, "_loaded", None)
         object.__setattr__(self, "_skip", 0)
         object.__setattr__(self, "_epoch", epoch)
@@ -692,66 +755,6 @@ class Resumable:
 
     def _count(self, epoch: Epoch) -> None:
         """This epoch counts: the next ``iter()`` is the next one."""
+        if epoch.turn != self._turn:
+            return
         object.__setattr__(self, "_epochs", max(self._epochs, epoch.number + 1))
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        me: Any = self
-        if state.get("feedrate") != FORMAT:
-            found = (
-                f"its version is {state['feedrate']!r}"
-                if "feedrate" in state
-                else f"it has the keys {short(sorted(map(str, state)))}"
-            )
-            raise ResumeError(f"not a state of this version of feedrate's loader: {found}, this one reads version {FORMAT}")
-        plan, now = state["plan"], fresh(self, None)["plan"]
-        if plan["kind"] != now["kind"]:
-            raise ResumeError(
-                f"the state was saved with an order of the kind {plan['kind']!r}, this loader has {now['kind']!r}: give it the same "
-                "kind of dataset and sampler (shuffle, sampler, batch_sampler)"
-            )
-        saved_facts, facts = plan["facts"], now["facts"]
-        if plan["kind"] == "lanes":
-            _lanes.check_state(self, plan, over=bool(state.get("over")))
-        else:
-            _orders.check_same(saved_facts, facts, "an order")
-        self._check_ranks(plan)
-        workers = state.get("workers")
-        if workers is not None and max(1, workers["count"]) != max(1, me.num_workers):
-            what = "streams" if plan["kind"] == "stream" else "states of the dataset"
-            raise ResumeError(
-                f"the state holds the {what} of {workers['count']} workers, each with its own, this loader has "
-                f"num_workers={me.num_workers}: use num_workers={workers['count']}, or a map-style dataset "
-                "without state_dict(), which any number of workers can take up"
-            )
-        key = state.get("key")
-        if key is not None and me.seed is not None and me.seed != key:
-            raise ResumeError(
-                f"the state was saved with seed={key}, this loader has seed={me.seed}: leave seed out, or give {key}"
-            )
-        said, seed = _said_seed(self), state.get("pipeline seed")
-        if seed is not None and said is not None and said != seed:
-            raise ResumeError(
-                f"the state was saved by a pipeline that drew with seed={seed}, here it is seed={said}: leave it out, or give {seed}"
-            )
-        if state.get("ahead") and plan["kind"] not in ("sampler", "stream") and plan.get("batch_size") != now.get("batch_size"):
-            raise ResumeError(
-                f"the state was saved in the middle of deliveries out of order, with batch_size={plan.get('batch_size')}, this loader has "
-                f"batch_size={now.get('batch_size')}: use the same"
-            )
-
-    def _check_ranks(self, plan: dict[str, Any]) -> None:
-        """A state of torch's DistributedSampler is taken up by another number of ranks when nothing is padded or cut."""
-        saved = plan.get("ranks")
-        if saved is None:
-            return
-        sampler, _ = _ordering(self)
-        world, total, size = sampler.num_replicas, sampler.total_size, plan["facts"]["size"]
-        if saved["world"] == world and saved["total"] == total:
-            return
-        left = size - plan["samples"]
-        if saved["total"] != size or total != size or left % world:
-            raise ResumeError(
-                f"the state was saved by DistributedSampler with num_replicas={saved['world']} ({saved['total']} places for {size} "
-                f"samples), this one has num_replicas={world} ({total} places), and {left} samples are left: they would be padded or cut "
-                "differently. Use the same num_replicas, or a number that divides both, or distributed= of the loader"
-            )

@@ -197,12 +197,17 @@ def _put_back(snapshot: dict[str, Any]) -> None:
 
 
 def _tell_epoch(loader: Any, epoch: int) -> None:
-    """As a training loop does before each epoch, for samplers that want to know."""
+    """As a training loop does before each epoch, for samplers and datasets that want to know."""
     batches = getattr(loader, "batch_sampler", None)
-    parts: list[Any] = [getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
-    for part in parts:
-        if callable(getattr(part, "set_epoch", None)):
-            part.set_epoch(epoch)
+    parts: list[Any] = [getattr(loader, name, None) for name in ("dataset", "sampler")] + [
+        batches,
+        getattr(batches, "sampler", None),
+    ]
+    told: list[Any] = [part for part in parts if callable(getattr(part, "set_epoch", None))]
+    if told and isinstance(loader, Resumable):
+        told = [loader]
+    for part in told:
+        part.set_epoch(epoch)
 
 
 @dataclass

@@ -343,10 +343,10 @@ class _FeedIter(_BaseDataLoaderIter, Asked):
         engine, epoch = self._engine, self._epoch
         if self._over or engine is None:
             raise StopIteration
-        source = self._batches
+        source = self._batches if self._coming is None else self._coming
         try:
             batch = source.next(0.0 if self._asking else self._timeout or None)
-        except Exception:
+        except BaseException:
             epoch.failed(source.mark())
             raise
         if batch is NOT_READY:
@@ -454,6 +454,7 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
+            self._leave_coming()
             self._epoch = loader._begin_epoch()
             self._epoch.seeded(int(self._base_seed))
         self._epoch.note_generators()
@@ -611,7 +612,7 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         return self._rank_batches()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_epoch"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_epoch", "_asked")}
 
     def __iter__(self) -> Any:
         """A new epoch; with persistent workers there is one iterator, which starts again."""
