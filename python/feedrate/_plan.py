@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import pickle
 import sys
 from abc import ABC, abstractmethod
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from feedrate import _orders, _randoms
+from feedrate._hashing import mix
 from feedrate._iterate import has_state, next_only
 from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
@@ -222,15 +221,6 @@ class _Ledger:
         return self._entries[delivered - self._first] if self._entries else None
 
 
-def _mix(digest: Any, indices: list[Any]) -> None:
-    """Adds indices to a running hash. Plain integers give the same in pieces of any size."""
-    try:
-        digest.update(array("q", indices).tobytes())
-    except (TypeError, OverflowError):
-        for index in indices:
-            digest.update(pickle.dumps(index))
-
-
 class SamplerPlan(Plan):
     """A sampler that is iterated: the user's, or one of ours with a state of its own.
 
@@ -283,7 +273,7 @@ class SamplerPlan(Plan):
         samples: int = self._saved.get("samples", 0)
         items = next_only(inner)
         for raw in self._pages(items, self._skip * self._span):
-            _mix(digest, raw)
+            mix(digest, raw)
             samples += self._count(raw)
         first = self._entry(inner, stateful, digest, samples)
         if self._saved.get("ended") and not self._over:
@@ -300,7 +290,7 @@ class SamplerPlan(Plan):
             self._at = samples + self._before_mine(raw)
             samples += self._count(raw)
             if not stateful:
-                _mix(digest, raw)
+                mix(digest, raw)
             entry = self._entry(inner, stateful, digest, samples)
             if not full:
                 # It has seen its end already: what it says now is of its next pass.
@@ -388,7 +378,9 @@ class SamplerPlan(Plan):
         if self._over:
             # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
             if state["sampler"] is not None and not self._saved.get("ended"):
-                if next(inner, _NOTHING) is not _NOTHING:
+                with _randoms.preserved():
+                    over = next(inner, _NOTHING) is _NOTHING
+                if not over:
                     sampler.load_state_dict(copy.deepcopy(state["sampler"]))
                 inner = iter(sampler)
         elif state["iterator"] is not None:
@@ -409,7 +401,7 @@ class SamplerPlan(Plan):
                 self._draw_seed()
             items = next_only(inner)
             for raw in self._pages(items, self._passed):
-                _mix(digest, raw)
+                mix(digest, raw)
                 count += len(raw)
             # What it draws when it starts belongs to the start.
             inner = chain([] if count else list(islice(items, 1)), items)
