@@ -198,8 +198,8 @@ class Distributed(Wrapper):
         if not whole and len(head) < self.num_replicas - 1:
             raise ResumeError(
                 f"the state is of num_replicas={theirs}, here it is {self.num_replicas}: padding could need more items from the front of "
-                f"the order than the {len(head)} that the state holds, and the {type(self.sampler).__name__} cannot go back for them. Resume "
-                f'on {len(head) + 1} ranks at most, or use remainder="drop" or "exact"'
+                f"the order than the {len(head)} that the state holds, and the {type(self.sampler).__name__} cannot go back for them. "
+                f'Resume on {len(head) + 1} ranks at most, or use remainder="drop" or "exact"'
             )
         return state
 
