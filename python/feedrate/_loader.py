@@ -133,6 +133,7 @@ class DataLoader(Resumable):
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = _context(multiprocessing_context, num_workers)
+        given = generator is not None
         if generator is None and seed is not None:
             generator = int(seed) & 0xFFFFFFFFFFFFFFFF
         self.generator = generator if isinstance(generator, np.random.Generator) else np.random.default_rng(generator)
@@ -151,7 +152,7 @@ class DataLoader(Resumable):
             if iterable:
                 sampler = _sampler.InfiniteSampler()
             elif shuffle:
-                sampler = _sampler.RandomSampler(dataset, self.generator)
+                sampler = _sampler.RandomSampler(dataset, self.generator, given=given)
             else:
                 sampler = _sampler.SequentialSampler(dataset)
         if batch_sampler is not None:

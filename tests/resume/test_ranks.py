@@ -369,6 +369,39 @@ def test_the_loader_without_torch_shares_out_alike() -> None:
                 assert [len(loader) for loader in loaders] == [len(f) for f in found]
 
 
+def test_a_generator_decides_the_order_on_ranks_in_both_loaders() -> None:
+    """It is drawn from at each epoch, and a state holds it."""
+
+    def loaders(kind: Any, seed: int) -> list[Any]:
+        generator = (lambda: torch.Generator().manual_seed(seed)) if kind is DataLoader else lambda: np.random.default_rng(seed)
+        return [kind(Ids(12), 2, shuffle=True, generator=generator(), distributed=(r, 2)) for r in range(2)]
+
+    def epoch(loader: Any) -> list[Any]:
+        return [np.asarray(batch).tolist() for batch in loader]
+
+    for kind in (DataLoader, feedrate.DataLoader):
+        orders = []
+        for seed in (7, 8):
+            ranks = loaders(kind, seed)
+            planned = [[ranks[0].plan(e, step) for step in range(3)] for e in range(2)]
+            whole = [[epoch(rank) for _ in range(3)] for rank in ranks]
+            assert whole[0][:2] == planned, "planning moves no generator"
+            for e in range(3):
+                assert sorted(i for rank in whole for batch in rank[e] for i in batch) == list(range(12))
+            orders += whole[0]
+            loader, resumed = loaders(kind, seed)[1], loaders(kind, seed)[1]
+            epoch(loader)
+            next(it := iter(loader))
+            del it
+            resumed.load_state_dict(loader.state_dict())
+            assert [epoch(resumed), epoch(resumed)] == [whole[1][1][1:], whole[1][2]]
+            with pytest.raises(feedrate.ResumeError, match="made with a generator"):
+                kind(Ids(12), 2, shuffle=True, distributed=(1, 2)).load_state_dict(loader.state_dict())
+        assert len({str(order) for order in orders}) == 6
+    same = [epoch(feedrate.DataLoader(Ids(12), 2, shuffle=True, generator=7, distributed=(0, 1), seed=s)) for s in (1, 2)]
+    assert same[0] == same[1]
+
+
 # -- cases that have hurt others
 
 
