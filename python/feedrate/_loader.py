@@ -43,6 +43,10 @@ def _is_iterable(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
 
 
+#: What torch's loader refuses to change, too.
+_SETTLED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
 class DataLoader(Resumable):
     """Batches of a dataset as NumPy arrays; needs no torch.
 
@@ -170,6 +174,10 @@ class DataLoader(Resumable):
         self._iterator: _Iterator | None = None
         _options.check(self, iterable=iterable)
         self._ranks = _ranks.check(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _options.check_settable(self, name, _SETTLED)
+        super().__setattr__(name, value)
 
     @property
     def _index_sampler(self) -> Any:

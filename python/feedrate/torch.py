@@ -597,6 +597,10 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         _options.check(self, iterable=isinstance(dataset, IterableDataset))
         self._ranks = _ranks.check(self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        _options.check_settable(self, name)
+        super().__setattr__(name, value)
+
     def _finished(self, batch: Any) -> Any:
         if self.pin_memory and self.num_workers > 0 and torch.accelerator.is_available():
             return _stock_pin.pin_memory(batch, self.pin_memory_device or None)  # type: ignore[no-untyped-call]
