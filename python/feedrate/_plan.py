@@ -271,13 +271,15 @@ class SamplerPlan(Plan):
         self._made = None
         stateful = has_state(self._sampler) or has_state(inner)
         samples: int = self._saved.get("samples", 0)
+        passed: int = self._saved.get("passed", 0)
         items = next_only(inner)
         for raw in self._pages(items, self._skip * self._span):
             mix(digest, raw)
             samples += self._count(raw)
-        first = self._entry(inner, stateful, digest, samples)
+            passed += len(raw)
+        first = self._entry(inner, stateful, digest, samples, passed)
         if self._saved.get("ended") and not self._over:
-            first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "ended") if name in self._saved}
+            first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "passed", "ended") if name in self._saved}
         self._ledger.append(first)
         self._masks.append(None)
         while raw := list(islice(items, self._span)):
@@ -289,9 +291,10 @@ class SamplerPlan(Plan):
             self._masks.append(_length(share) if mask is None else mask)
             self._at = samples + self._before_mine(raw)
             samples += self._count(raw)
+            passed += len(raw)
             if not stateful:
                 mix(digest, raw)
-            entry = self._entry(inner, stateful, digest, samples)
+            entry = self._entry(inner, stateful, digest, samples, passed)
             if not full:
                 # It has seen its end already: what it says now is of its next pass.
                 entry["ended"] = True
@@ -415,9 +418,11 @@ class SamplerPlan(Plan):
             )
         return inner
 
-    def _entry(self, inner: Any, stateful: bool, digest: Any, samples: int) -> dict[str, Any]:
+    def _entry(self, inner: Any, stateful: bool, digest: Any, samples: int, passed: int) -> dict[str, Any]:
+        # One that gives index objects itself is replayed by their number; the last step of all ranks may have had fewer.
+        counts = {"samples": samples} if self._cut is not None else {"samples": samples, "passed": passed}
         if not stateful:
-            return {"hash": digest.copy().hexdigest(), "samples": samples}
+            return {"hash": digest.copy().hexdigest(), **counts}
         state = {
             "sampler": copy.deepcopy(self._sampler.state_dict()) if has_state(self._sampler) else None,
             "iterator": copy.deepcopy(inner.state_dict()) if has_state(inner) and inner is not self._sampler else None,
@@ -425,7 +430,7 @@ class SamplerPlan(Plan):
         if _is_ours(self._sampler) and state["iterator"] == state["sampler"]:
             # A generator's state is all but some bytes of it: once is enough.
             state["iterator"] = _SAME
-        return {"sampler": state, "samples": samples}
+        return {"sampler": state, **counts}
 
     def state(self, delivered: int) -> dict[str, Any]:
         entry = self._ledger.at(delivered)

@@ -228,6 +228,31 @@ def test_a_users_batch_sampler(world: int, policy: str) -> None:
         assert real == (batches[:whole] if policy == "drop" else batches), n
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_every_cut_of_a_users_batch_sampler_without_a_state(n: int, policy: Any) -> None:
+    """Also behind a last step that is not full."""
+
+    def make(rank: int) -> DataLoader[Any]:
+        batches: Any = [[2 * k, 2 * k + 1] for k in range(n)]
+        return DataLoader(range(2 * n), batch_sampler=batches, distributed=(rank, 3), remainder=policy)  # type: ignore[arg-type]
+
+    for rank in range(3):
+        whole = [batch.tolist() for batch in make(rank)]
+        for cut in range(len(whole) + 1):
+            loader = make(rank)
+            it = iter(loader)
+            for _ in range(cut):
+                next(it)
+            state = json.loads(json.dumps(loader.state_dict()))
+            for _ in range(2):
+                resumed = make(rank)
+                resumed.load_state_dict(state)
+                again = iter(resumed)
+                state = json.loads(json.dumps(resumed.state_dict()))
+                assert [batch.tolist() for batch in again] == whole[cut:]
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_workers_change_nothing(policy: str, num_workers: int) -> None:
