@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import signal
+import socket
 import threading
 import time
 from typing import Any
@@ -58,6 +59,30 @@ def test_in_order_bounded_and_closed() -> None:
     for wrong in (0, 1025):
         with pytest.raises(ValueError, match="should be 1 to 1024"):
             Queue(wrong)
+
+
+def small_buffer(end: Any, room: int, least: int) -> int:
+    """As by the kernel's default of net.core.wmem_max, for who may not insist."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, min(room // 2, 212_992))
+    return int(end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+
+
+@pytest.mark.parametrize("maxsize", [1, 7, 100, 500, 1024])
+@pytest.mark.parametrize("small", [False, True])
+def test_it_holds_maxsize_items_of_any_size(small: bool, maxsize: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if small:
+        monkeypatch.setattr("feedrate._queue._enlarge", small_buffer)
+        if maxsize > 554:
+            with pytest.raises(ValueError, match=r"maxsize=1024 .* room for 554 items.*wmem_max=393216"):
+                Queue(maxsize)
+            return
+    for length in (0, 90, 180, 450, 900, 2000, 4000, 7900, 16_000, 24_000, 31_000, 40_000):
+        q = Queue(maxsize)
+        for number in range(maxsize):
+            q.put((number, b"x" * length), timeout=0)
+        with pytest.raises(queue.Full):
+            q.put(0, timeout=0)
+        assert [q.get(timeout=0)[0] for _ in range(maxsize)] == list(range(maxsize))
 
 
 @pytest.mark.parametrize("size", [1, 1000, 40_000, 3_000_000])

@@ -64,6 +64,31 @@ def test_iterables_in_several_threads_must_be_able_to_share_out(Loader: Any) -> 
     assert got[:3] == [[0, 3], [1, 4], [2, 5]]
 
 
+def test_a_stream_with_its_place_in_itself_is_not_shared_by_threads(Loader: Any) -> None:
+    import torch.utils.data
+
+    import feedrate
+
+    class Placed(feedrate.IterableDataset, torch.utils.data.IterableDataset[int]):
+        at = 0
+
+        def __iter__(self) -> Any:
+            while self.at < 9:
+                self.at += 1
+                yield self.at
+
+        def state_dict(self) -> Any:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.at = state["at"]
+
+    for kind in (Loader, feedrate.DataLoader):
+        with pytest.raises(ValueError, match=r'Placed keeps where.* 2 threads .*workers="process".*num_workers=1.*iterator'):
+            kind(Placed(), batch_size=2, num_workers=2, workers="thread")
+        assert len(list(kind(Placed(), batch_size=2, num_workers=1, workers="thread"))) == 5
+
+
 def test_no_process_is_started_and_threads_end(Loader: Any) -> None:
     before = threading.active_count()
     native = len(procs.threads())

@@ -131,6 +131,8 @@ def _inspect_batch(options: argparse.Namespace) -> None:
     from feedrate import _inspect as look
 
     loader = _function(options.what[0])()
+    if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise _Usage(f"{options.what[0]} gave {type(loader).__name__}: it should make a loader, or anything that gives batches")
     batches = iter(loader)
     batch = None
     for number in range(1, options.batch + 1):

@@ -15,8 +15,9 @@ from typing import Any
 from feedrate._context import set_reseed
 from feedrate._errors import PipelineError
 from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
-from feedrate._pipeline import Mix, Pipeline, Skipper, StreamPipeline, append, check_same, mixed
+from feedrate._pipeline import Mix, Pipeline, StreamPipeline, check_same, mixed
 from feedrate._plan import Plan
+from feedrate._skipper import Skipper, append
 from feedrate._state_errors import ResumeError
 
 #: Rows where the pipeline does not say: as many workers can read at a time.

@@ -43,6 +43,10 @@ def _is_iterable(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
 
 
+#: What torch's loader refuses to change, too.
+_SETTLED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
 class DataLoader(Resumable):
     """Batches of a dataset as NumPy arrays; needs no torch.
 
@@ -133,6 +137,7 @@ class DataLoader(Resumable):
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = _context(multiprocessing_context, num_workers)
+        given = generator is not None
         if generator is None and seed is not None:
             generator = int(seed) & 0xFFFFFFFFFFFFFFFF
         self.generator = generator if isinstance(generator, np.random.Generator) else np.random.default_rng(generator)
@@ -151,7 +156,7 @@ class DataLoader(Resumable):
             if iterable:
                 sampler = _sampler.InfiniteSampler()
             elif shuffle:
-                sampler = _sampler.RandomSampler(dataset, self.generator)
+                sampler = _sampler.RandomSampler(dataset, self.generator, given=given)
             else:
                 sampler = _sampler.SequentialSampler(dataset)
         if batch_sampler is not None:
@@ -169,6 +174,10 @@ class DataLoader(Resumable):
         self._iterator: _Iterator | None = None
         _options.check(self, iterable=iterable)
         self._ranks = _ranks.check(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _options.check_settable(self, name, _SETTLED)
+        super().__setattr__(name, value)
 
     @property
     def _index_sampler(self) -> Any:

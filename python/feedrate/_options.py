@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from feedrate import _lanes
+from feedrate._iterate import has_state
 
 WORKERS = ("process", "thread", "auto")
 SEEDING = ("worker", "sample")
@@ -48,6 +49,13 @@ def check(loader: Any, *, iterable: bool) -> None:
             f"items_in_flight={items} fetches several samples by their index at once, and an iterable dataset has no index: leave it "
             "at 1, or use a map-style dataset"
         )
+    if use_threads(loader) and loader.num_workers > 1 and has_state(loader.dataset):
+        name = type(loader.dataset).__name__
+        raise ValueError(
+            f"{name} keeps where it stands in itself (it has state_dict() and load_state_dict()), and {loader.num_workers} threads would "
+            f'share it and mix up their places: use workers="process", where each has a copy, or num_workers=1, or give these methods to '
+            f"the iterator that its __iter__() makes"
+        )
     from feedrate._loader import IterableDataset
 
     if use_threads(loader) and loader.num_workers > 1 and not isinstance(loader.dataset, IterableDataset):
@@ -57,6 +65,13 @@ def check(loader: Any, *, iterable: bool) -> None:
             'workers="process" or num_workers=1, or derive it from feedrate.IterableDataset (too) and ask '
             "feedrate.get_worker_info()"
         )
+
+
+def check_settable(loader: Any, name: str, fixed: tuple[str, ...] = ()) -> None:
+    """Refuses, as torch's loader does, to change what was settled when the loader was made."""
+    # The ranks are what a constructor finds out last.
+    if name in (*fixed, "distributed", "remainder") and "_ranks" in loader.__dict__:
+        raise ValueError(f"{name} attribute should not be set after {type(loader).__name__} is initialized")
 
 
 def use_threads(loader: Any) -> bool:

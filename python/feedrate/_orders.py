@@ -26,13 +26,25 @@ class Known(ABC):
     #: A sampler that takes every ``world``-th position of a common order.
     rank = 0
     world = 1
-    #: Seed of this epoch's order, the same on all ranks, for a sampler that has no generator of its own.
-    fixed: int | None = None
-    #: What that is in the first epoch.
+    #: What :attr:`fixed` is in the first epoch.
     common: int | None = None
+    _fixed: int | None = None
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
+
+    @property
+    def fixed(self) -> int | None:
+        """Seed of this epoch's order, the same on all ranks; ``None`` for a sampler that has a generator of its own."""
+        return None if self.own() else self._fixed
+
+    @fixed.setter
+    def fixed(self, seed: int) -> None:
+        self._fixed = seed
+
+    def own(self) -> bool:
+        """Whether the order is drawn from a generator of the user's."""
+        return getattr(self.sampler, "generator", None) is not None
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -86,6 +98,12 @@ class _Numpy(Known):
 
     def facts(self) -> dict[str, Any]:
         return {"size": len(self.sampler.source)}
+
+    def all_facts(self) -> dict[str, Any]:
+        return super().all_facts() if self.common is None else {**super().all_facts(), "generator": self.own()}
+
+    def own(self) -> bool:
+        return bool(self.sampler.given)
 
     def draw(self, seed: Any) -> tuple[Order, Any]:
         if self.fixed is None:
@@ -149,18 +167,13 @@ class _Torch(Known):
         return order
 
 
-def _own(sampler: Any) -> dict[str, bool]:
-    """Whether a sampler draws from a generator of its own: then the state has it, and else the seed that was drawn."""
-    return {"generator": sampler.generator is not None}
-
-
 class _Random(_Torch):
     kind = "random"
     _unfinished = False
 
     def facts(self) -> dict[str, Any]:
         s = self.sampler
-        return {"size": len(s.data_source), "replacement": s.replacement, "num_samples": s.num_samples, **_own(s)}
+        return {"size": len(s.data_source), "replacement": s.replacement, "num_samples": s.num_samples, "generator": self.own()}
 
     def global_draws(self) -> int:
         return 1 if self.sampler.generator is None and self.fixed is None else 0
@@ -202,7 +215,7 @@ class _Weighted(_Torch):
             "weights": zlib.crc32(np.ascontiguousarray(s.weights.numpy()).tobytes()),
             "num_samples": s.num_samples,
             "replacement": s.replacement,
-            **_own(s),
+            "generator": self.own(),
         }
 
     def draw(self, seed: Any) -> tuple[Order, Any]:
@@ -219,7 +232,7 @@ class _Subset(_Torch):
         return np.ascontiguousarray(np.asarray(self.sampler.indices), np.int64)
 
     def facts(self) -> dict[str, Any]:
-        return {"indices": zlib.crc32(self._indices().tobytes()), "size": len(self.sampler.indices), **_own(self.sampler)}
+        return {"indices": zlib.crc32(self._indices().tobytes()), "size": len(self.sampler.indices), "generator": self.own()}
 
     def draw(self, seed: Any) -> tuple[Order, Any]:
         generator, seed = self._generator(seed)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import pickle
 import sys
 from abc import ABC, abstractmethod
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from feedrate import _orders, _randoms
+from feedrate._hashing import mix
 from feedrate._iterate import has_state, next_only
 from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
@@ -222,15 +221,6 @@ class _Ledger:
         return self._entries[delivered - self._first] if self._entries else None
 
 
-def _mix(digest: Any, indices: list[Any]) -> None:
-    """Adds indices to a running hash. Plain integers give the same in pieces of any size."""
-    try:
-        digest.update(array("q", indices).tobytes())
-    except (TypeError, OverflowError):
-        for index in indices:
-            digest.update(pickle.dumps(index))
-
-
 class SamplerPlan(Plan):
     """A sampler that is iterated: the user's, or one of ours with a state of its own.
 
@@ -279,13 +269,15 @@ class SamplerPlan(Plan):
         self._made = None
         stateful = has_state(self._sampler) or has_state(inner)
         samples: int = self._saved.get("samples", 0)
+        passed: int = self._saved.get("passed", 0)
         items = next_only(inner)
         for raw in self._pages(items, self._skip * self._span):
-            _mix(digest, raw)
+            mix(digest, raw)
             samples += self._count(raw)
-        first = self._entry(inner, stateful, digest, samples)
+            passed += len(raw)
+        first = self._entry(inner, stateful, digest, samples, passed)
         if self._saved.get("ended"):
-            first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "ended") if name in self._saved}
+            first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "passed", "ended") if name in self._saved}
         self._ledger.append(first)
         self._masks.append(None)
         while raw := list(islice(items, self._span)):
@@ -297,9 +289,10 @@ class SamplerPlan(Plan):
             self._masks.append(_length(share) if mask is None else mask)
             self._at = samples + self._before_mine(raw)
             samples += self._count(raw)
+            passed += len(raw)
             if not stateful:
-                _mix(digest, raw)
-            entry = self._entry(inner, stateful, digest, samples)
+                mix(digest, raw)
+            entry = self._entry(inner, stateful, digest, samples, passed)
             if not full:
                 # It has seen its end already: what it says now is of its next pass.
                 entry["ended"] = True
@@ -401,7 +394,7 @@ class SamplerPlan(Plan):
                 self._draw_seed()
             items = next_only(inner)
             for raw in self._pages(items, self._passed):
-                _mix(digest, raw)
+                mix(digest, raw)
                 count += len(raw)
             # What it draws when it starts belongs to the start.
             inner = chain([] if count else list(islice(items, 1)), items)
@@ -415,9 +408,11 @@ class SamplerPlan(Plan):
             )
         return inner
 
-    def _entry(self, inner: Any, stateful: bool, digest: Any, samples: int) -> dict[str, Any]:
+    def _entry(self, inner: Any, stateful: bool, digest: Any, samples: int, passed: int) -> dict[str, Any]:
+        # One that gives index objects itself is replayed by their number; the last step of all ranks may have had fewer.
+        counts = {"samples": samples} if self._cut is not None else {"samples": samples, "passed": passed}
         if not stateful:
-            return {"hash": digest.copy().hexdigest(), "samples": samples}
+            return {"hash": digest.copy().hexdigest(), **counts}
         state = {
             "sampler": copy.deepcopy(self._sampler.state_dict()) if has_state(self._sampler) else None,
             "iterator": copy.deepcopy(inner.state_dict()) if has_state(inner) and inner is not self._sampler else None,
@@ -425,7 +420,7 @@ class SamplerPlan(Plan):
         if _is_ours(self._sampler) and state["iterator"] == state["sampler"]:
             # A generator's state is all but some bytes of it: once is enough.
             state["iterator"] = _SAME
-        return {"sampler": state, "samples": samples}
+        return {"sampler": state, **counts}
 
     def state(self, delivered: int) -> dict[str, Any]:
         entry = self._ledger.at(delivered)

@@ -16,8 +16,18 @@ from typing import Any
 
 import numpy as np
 
-#: Items of more bytes travel in memory of their own, whose descriptor is passed on: a message has to fit into the socket's buffer.
+#: Items of more bytes travel in memory of their own, whose descriptor is passed on. Fewer bytes where the socket's buffer has not so
+#: much for each of ``maxsize`` items.
 INLINE = 32 << 10
+
+_SO_SNDBUFFORCE = 32
+
+#: Bytes of its buffer that a socket is asked for at most.
+_ROOM = 8 << 20
+#: What Linux counts for a message beyond its bytes, with some to spare: a head, and a block of two to the n in which its tail lies too.
+_HEAD, _TAIL = 256, 384
+_SMALLEST = _HEAD + 512
+_LARGEST_BLOCK = 16 << 10
 
 #: Lengths of the pickle and of each of its buffers.
 _COUNT = struct.Struct("<I")
@@ -40,6 +50,8 @@ class Queue:
 
     Args:
         maxsize: items that are put and not taken yet, 1 to 1,024. Each large item holds a descriptor of the kernel, not of a process.
+            Where the kernel gives a socket less room, which is up to the administrator (``net.core.wmem_max``; its default is enough
+            for 554 items), a larger number is a ``ValueError``.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -49,15 +61,27 @@ class Queue:
         self._out, self._in = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._out, self._in):
             end.setblocking(False)
-        self._out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * INLINE)
+        room = _enlarge(self._out, min(_ROOM, maxsize * (INLINE + _LARGEST_BLOCK)), maxsize * _SMALLEST)
+        if room < maxsize * _SMALLEST:
+            raise ValueError(
+                f"maxsize={maxsize} of a queue is too large for this system, whose sockets have room for {room // _SMALLEST} items: use a "
+                f"smaller one, or raise the limit (sysctl net.core.wmem_max={maxsize * _SMALLEST // 2})"
+            )
+        self._inline = _inline(room // maxsize)
         # How many may still be put: a semaphore that no process can take to its grave but for one place.
         self._places = os.eventfd(maxsize, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"maxsize": self.maxsize, "out": self._out, "in": self._in, "places": reduction.DupFd(self._places)}
+        return {
+            "maxsize": self.maxsize,
+            "inline": self._inline,
+            "out": self._out,
+            "in": self._in,
+            "places": reduction.DupFd(self._places),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.maxsize, self._out, self._in = state["maxsize"], state["out"], state["in"]
+        self.maxsize, self._inline, self._out, self._in = state["maxsize"], state["inline"], state["out"], state["in"]
         for end in (self._out, self._in):
             end.setblocking(False)
         self._places = state["places"].detach()
@@ -73,7 +97,7 @@ class Queue:
 
         Raises ``queue.Full`` then, :class:`QueueClosed` when the queue was closed, and what ``pickle`` raises.
         """
-        message, descriptor = _packed(item)
+        message, descriptor = _packed(item, self._inline)
         try:
             deadline = None if timeout is None else time.monotonic() + timeout
             while True:
@@ -159,15 +183,33 @@ class Queue:
         return f"<feedrate.Queue maxsize={self.maxsize}{' closed' if self.closed else ''}>"
 
 
-def _packed(item: Any) -> tuple[bytes, int | None]:
-    """A message, and the descriptor of the memory that holds the rest."""
+def _enlarge(end: socket.socket, room: int, least: int) -> int:
+    """Asks for a send buffer of ``room`` bytes, and insists on ``least`` where the process may; the bytes that it has then."""
+    # The kernel takes twice the number.
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room // 2)
+    if end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < least:
+        with contextlib.suppress(PermissionError):
+            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, least // 2)
+    return end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def _inline(share: int) -> int:
+    """The longest message for which a socket counts no more than ``share`` bytes."""
+    if share >= INLINE + _LARGEST_BLOCK:
+        return INLINE
+    block = 1 << (share - _HEAD).bit_length() - 1
+    return min(block, _LARGEST_BLOCK) - _TAIL
+
+
+def _packed(item: Any, inline: int) -> tuple[bytes, int | None]:
+    """A message, and the descriptor of the memory that holds the rest where it would be longer than ``inline``."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(item, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
     parts = [memoryview(data), *views]
     head = _COUNT.pack(len(parts)) + b"".join(_LENGTH.pack(part.nbytes) for part in parts)
     total = sum(part.nbytes for part in parts)
-    if len(head) + total <= INLINE:
+    if len(head) + total <= inline:
         return b"".join([head, *parts]), None
     descriptor = os.memfd_create("feedrate-queue", os.MFD_CLOEXEC)
     try:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from feedrate._state_errors import ResumeError
+
 # torch's CPU generator: a head of 24 bytes, 624 words of which each takes 8 bytes, 40 bytes of cached normals.
 _HEAD, _WORDS, _TAIL = 24, 624, 40
 
@@ -51,13 +53,12 @@ def is_generator(value: Any) -> bool:
 
 def read(generator: Any) -> Any:
     """A snapshot of a generator's state, cheap to take; :func:`pack` makes plain data of it."""
-    if isinstance(generator, np.random.Generator):
-        return "numpy", generator.bit_generator.state
-    if isinstance(generator, np.random.RandomState):
-        return "numpy-legacy", generator.get_state(legacy=False)
-    if isinstance(generator, random.Random):
-        return "python", generator.getstate()
-    return "torch", bytes(generator.get_state().numpy())
+    kind = kind_of(generator)
+    if kind == "numpy":
+        return kind, generator.bit_generator.state
+    if kind == "numpy-legacy":
+        return kind, generator.get_state(legacy=False)
+    return kind, generator.getstate() if kind == "python" else bytes(generator.get_state().numpy())
 
 
 def pack(snapshot: Any) -> dict[str, Any]:
@@ -83,13 +84,38 @@ def torch_bytes(packed: dict[str, Any]) -> bytes:
     return raw[:_HEAD] + words + raw[-_TAIL:]
 
 
-def restore(generator: Any, packed: dict[str, Any]) -> None:
-    """Puts a packed state into a generator of its kind. Raises ``TypeError`` for another kind."""
-    kind = packed["kind"]
-    if kind != read(generator)[0]:
-        raise TypeError(
-            f"the state is of a {kind} generator, the loader has a {type(generator).__module__}.{type(generator).__name__}"
+def check(generator: Any, packed: Any, owner: str) -> None:
+    """That a packed state is of a generator of this kind. Raises :class:`feedrate.ResumeError`."""
+    theirs, mine = _kind(packed), _kind({"kind": kind_of(generator), "state": getattr(generator, "bit_generator", None)})
+    if theirs != mine:
+        raise ResumeError(
+            f"the state is of a {theirs} generator, the {owner} has a {type(generator).__module__}.{type(generator).__name__} "
+            f"({mine}): give it a generator of the kind that it was saved with"
         )
+
+
+def kind_of(generator: Any) -> str:
+    """How :func:`pack` calls its kind."""
+    if isinstance(generator, np.random.Generator):
+        return "numpy"
+    if isinstance(generator, np.random.RandomState):
+        return "numpy-legacy"
+    return "python" if isinstance(generator, random.Random) else "torch"
+
+
+def _kind(packed: Any) -> str:
+    """In words: NumPy has several bit generators."""
+    kind = packed.get("kind") if isinstance(packed, dict) else None
+    state = packed.get("state") if isinstance(packed, dict) else None
+    if kind != "numpy":
+        return str(kind)
+    return f"numpy {state.get('bit_generator') if isinstance(state, dict) else type(state).__name__}"
+
+
+def restore(generator: Any, packed: dict[str, Any], owner: str = "loader") -> None:
+    """Puts a packed state into a generator of its kind. Raises :class:`feedrate.ResumeError` for another kind."""
+    check(generator, packed, owner)
+    kind = packed["kind"]
     if kind == "python":
         raw = base64.b64decode(packed["words"])
         gauss = packed["gauss"]

@@ -75,8 +75,13 @@ def check(loader: Any) -> Ranks | None:
 
 def around(loader: Any) -> dict[str, Any]:
     """The samplers of a loader, and those inside them, as trainers nest them, by path; each object once."""
+    return nested({"batch_sampler": loader.batch_sampler, "sampler": loader.sampler})
+
+
+def nested(samplers: dict[str, Any]) -> dict[str, Any]:
+    """The same for samplers by their paths."""
     found: dict[str, Any] = {}
-    todo = [("batch_sampler", loader.batch_sampler), ("sampler", loader.sampler)]
+    todo = [*samplers.items()]
     while todo:
         path, part = todo.pop(0)
         if part is None or any(part is other for other in found.values()):

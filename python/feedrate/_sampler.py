@@ -34,13 +34,15 @@ class RandomSampler:
     key.
     """
 
-    def __init__(self, source: Sized, generator: np.random.Generator) -> None:
+    def __init__(self, source: Sized, generator: np.random.Generator, *, given: bool = True) -> None:
         if len(source) <= 0:
             raise ValueError(
                 f"shuffle=True needs a dataset with samples, this one has {len(source)}: the cause is often a path that matched nothing"
             )
         self.source = source
         self.generator = generator
+        #: Whether it is the user's, who seeds it alike on all ranks.
+        self.given = given
 
     def order(self) -> Order:
         """Draws the order of an epoch."""

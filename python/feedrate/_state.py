@@ -628,6 +628,10 @@ class Resumable:
         if state:
             state = copy.deepcopy(state)
             check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
+            mine = _generators(self)
+            for path, packed in state.get("generators", {}).items():
+                if path in mine:
+                    _randoms.check(mine[path], packed, "loader")
             _settle(self, state)
         self._leave_epochs()
         object.__setattr__(self, "_iterator", None)

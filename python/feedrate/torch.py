@@ -496,8 +496,8 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
             (seed, epoch, position of the sample), so that augmentation does not.
         redo: replace a worker process that dies and do its tasks again; ``False`` raises torch's error.
         items_in_flight: samples of one batch that each worker fetches at the same time, on threads; for datasets that wait.
-        seed: the key of ``seeding="sample"`` and of the steps of pipelines; ``None`` takes one from ``generator`` (or torch's
-            global generator) at the first ``iter()``.
+        seed: the key of ``seeding="sample"`` and of the steps of pipelines, where ``None`` takes one from ``generator`` (or torch's
+            global generator) at the first ``iter()``; and of the order with ``distributed``, where there is no ``generator``.
         snapshot_every_n_steps: batches of a worker between two calls of an iterable dataset's ``state_dict()``; what lies between
             is read again when a state is loaded. Map-style data needs none.
         distributed: give this rank its share of every step, of an order that is the same on all ranks: ``(rank, world size)``, or
@@ -597,6 +597,10 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         self.coordinator = coordinator
         _options.check(self, iterable=isinstance(dataset, IterableDataset))
         self._ranks = _ranks.check(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _options.check_settable(self, name)
+        super().__setattr__(name, value)
 
     def _finished(self, batch: Any) -> Any:
         if self.pin_memory and self.num_workers > 0 and torch.accelerator.is_available():

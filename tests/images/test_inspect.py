@@ -126,6 +126,9 @@ def ragged():
 
 def none():
     yield np.zeros(4)
+
+def number():
+    return 3
 """
 
 
@@ -149,6 +152,9 @@ def test_contact_sheets_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture
     code, _, err = look("none")
     assert code == 2
     assert "there are no images in a batch of type ndarray" in err
+    code, _, err = look("number")
+    assert code == 2
+    assert "number gave int: it should make a loader" in err
     code, _, err = look("plain", "--batch", "3")
     assert code == 2
     assert "the loader has 1 batches, and no batch 3" in err

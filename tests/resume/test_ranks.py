@@ -228,6 +228,31 @@ def test_a_users_batch_sampler(world: int, policy: str) -> None:
         assert real == (batches[:whole] if policy == "drop" else batches), n
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_every_cut_of_a_users_batch_sampler_without_a_state(n: int, policy: Any) -> None:
+    """Also behind a last step that is not full."""
+
+    def make(rank: int) -> DataLoader[Any]:
+        batches: Any = [[2 * k, 2 * k + 1] for k in range(n)]
+        return DataLoader(range(2 * n), batch_sampler=batches, distributed=(rank, 3), remainder=policy)  # type: ignore[arg-type]
+
+    for rank in range(3):
+        whole = [batch.tolist() for batch in make(rank)]
+        for cut in range(len(whole) + 1):
+            loader = make(rank)
+            it = iter(loader)
+            for _ in range(cut):
+                next(it)
+            state = json.loads(json.dumps(loader.state_dict()))
+            for _ in range(2):
+                resumed = make(rank)
+                resumed.load_state_dict(state)
+                again = iter(resumed)
+                state = json.loads(json.dumps(resumed.state_dict()))
+                assert [batch.tolist() for batch in again] == whole[cut:]
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_workers_change_nothing(policy: str, num_workers: int) -> None:
@@ -367,6 +392,39 @@ def test_the_loader_without_torch_shares_out_alike() -> None:
                 order = [int(i) for b in whole for i in b]
                 check_epoch({"batch": 2, "remainder": policy}, found, order)
                 assert [len(loader) for loader in loaders] == [len(f) for f in found]
+
+
+def test_a_generator_decides_the_order_on_ranks_in_both_loaders() -> None:
+    """It is drawn from at each epoch, and a state holds it."""
+
+    def loaders(kind: Any, seed: int) -> list[Any]:
+        generator = (lambda: torch.Generator().manual_seed(seed)) if kind is DataLoader else lambda: np.random.default_rng(seed)
+        return [kind(Ids(12), 2, shuffle=True, generator=generator(), distributed=(r, 2)) for r in range(2)]
+
+    def epoch(loader: Any) -> list[Any]:
+        return [np.asarray(batch).tolist() for batch in loader]
+
+    for kind in (DataLoader, feedrate.DataLoader):
+        orders = []
+        for seed in (7, 8):
+            ranks = loaders(kind, seed)
+            planned = [[ranks[0].plan(e, step) for step in range(3)] for e in range(2)]
+            whole = [[epoch(rank) for _ in range(3)] for rank in ranks]
+            assert whole[0][:2] == planned, "planning moves no generator"
+            for e in range(3):
+                assert sorted(i for rank in whole for batch in rank[e] for i in batch) == list(range(12))
+            orders += whole[0]
+            loader, resumed = loaders(kind, seed)[1], loaders(kind, seed)[1]
+            epoch(loader)
+            next(it := iter(loader))
+            del it
+            resumed.load_state_dict(loader.state_dict())
+            assert [epoch(resumed), epoch(resumed)] == [whole[1][1][1:], whole[1][2]]
+            with pytest.raises(feedrate.ResumeError, match="made with a generator"):
+                kind(Ids(12), 2, shuffle=True, distributed=(1, 2)).load_state_dict(loader.state_dict())
+        assert len({str(order) for order in orders}) == 6
+    same = [epoch(feedrate.DataLoader(Ids(12), 2, shuffle=True, generator=7, distributed=(0, 1), seed=s)) for s in (1, 2)]
+    assert same[0] == same[1]
 
 
 # -- cases that have hurt others

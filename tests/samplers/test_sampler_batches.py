@@ -92,6 +92,7 @@ def test_lengths_by_a_function() -> None:
     a = BucketBatchSampler(lambda i: i % 5, 3, boundaries=[2], seed=1, num_samples=20)
     b = BucketBatchSampler([i % 5 for i in range(20)], 3, boundaries=[2], seed=1)
     assert list(a) == list(b)
+    assert BucketBatchSampler([1, 2, 3], 2, boundaries=[2.0]).boundaries == [2]  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(("args", "match"), [
@@ -100,13 +101,16 @@ def test_lengths_by_a_function() -> None:
     ({"lengths": [1], "batch_size": 0, "num_buckets": 1}, "batch_size should be a positive integer value, but got batch_size=0"),
     ({"lengths": [1], "batch_size": [1, 2, 3], "boundaries": [1]}, "batch_size has 3 numbers, and there are 2 buckets"),
     ({"lengths": [1], "batch_size": 1, "boundaries": [2, 2]}, "boundaries should be ascending"),
+    ({"lengths": [1], "batch_size": 1, "boundaries": [2.5]}, r"whole numbers, but got boundaries=\[2.5\]"),
+    ({"lengths": [1], "batch_size": 1, "boundaries": [1, float("nan")]}, "boundaries should be ascending"),
+    ({"lengths": lambda i: i + 0.9, "batch_size": 1, "num_buckets": 1, "num_samples": 2}, "the length of sample 0 is 0.9"),
     ({"lengths": [1], "batch_size": 1, "num_buckets": 0}, "num_buckets should be a positive integer"),
     ({"lengths": [1.5], "batch_size": 1, "num_buckets": 1}, "lengths should be one whole number for each sample"),
     ({"lengths": [[1]], "batch_size": 1, "num_buckets": 1}, "lengths should be one whole number for each sample"),
     ({"lengths": [1, 2, -3], "batch_size": 1, "num_buckets": 1}, "sample 2 has -3"),
     ({"lengths": int, "batch_size": 1, "num_buckets": 1}, "num_samples must say how many"),
     ({"lengths": [1], "batch_size": 1, "num_buckets": 1, "num_samples": 2}, "num_samples is 2, and there are 1 lengths"),
-], ids=range(11))  # fmt: skip
+], ids=range(14))  # fmt: skip
 def test_bad_bucket_arguments(args: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         BucketBatchSampler(**args)

@@ -138,6 +138,34 @@ def test_what_cannot_be_padded_on_more_ranks_is_refused() -> None:
     sampler(3).load_state_dict(first.state_dict())
 
 
+def test_ranks_that_grow_twice_have_the_front_of_the_first_run_only() -> None:
+    def sampler(ranks: int, rank: int = 0) -> Distributed:
+        return Distributed(Opaque(range(13)), ranks, rank)
+
+    state = None
+    for ranks in (2, 3):
+        stage = sampler(ranks)
+        if state is not None:
+            stage.load_state_dict(state)
+        it = iter(stage)
+        next(it)
+        state = it.state_dict()
+    assert state is not None
+    with pytest.raises(ResumeError, match=r"num_replicas=3, here it is 4.*than the 2 that.*Resume on 3 ranks at most"):
+        sampler(4).load_state_dict(state)
+    for rank in range(3):
+        last = sampler(3, rank)
+        last.load_state_dict(state)
+        assert len(list(last)) == 3
+    # An order that is shorter than a step is known as a whole.
+    short = Distributed(Opaque(range(2)), 4, 0)
+    list(it := iter(short))
+    for rank in range(8):
+        again = Distributed(Opaque(range(2)), 8, rank)
+        again.load_state_dict(it.state_dict())
+        assert list(again) == []
+
+
 def test_torchs_distributed_order_moves_between_ranks_when_nothing_was_padded() -> None:
     n = 24
     whole = [list(DistributedSampler(range(n), 1, 0, seed=2))[i] for i in range(n)]

@@ -96,6 +96,8 @@ REFUSED: list[tuple[Any, Any, Any, list[str]]] = [
     (BucketBatchSampler([1, 2], 1, num_buckets=1), same, BucketBatchSampler([1, 3], 1, num_buckets=1), ["lengths"]),
     (BucketBatchSampler([1, 2], 1, boundaries=[2]), same, BucketBatchSampler([1, 2], 1, boundaries=[1]), ["boundaries=[2]", "[1]"]),
     (BudgetBatchSampler(N, LENGTHS, 30), same, BudgetBatchSampler(N, LENGTHS, 31), ["budget=30", "it is 31"]),
+    (BudgetBatchSampler(N, [1] * 37, 30), same, BudgetBatchSampler(N, [2] * 37, 30), ["lengths", "the lengths that it was saved with"]),
+    (BudgetBatchSampler(N, [(1, 2), 3] * 19, 30), same, BudgetBatchSampler(N, [(1, 1), 3] * 19, 30), ["lengths"]),
     (RepeatSampler(N, 2), same, RepeatSampler(N, 3), ["times=2", "it is 3"]),
     (ConcatSampler([N], [0]), same, ConcatSampler([N, N], [0, 37]), ["samplers=1", "it is 2"]),
     (ConcatSampler([N], [0]), same, ConcatSampler([N], [1]), ["offsets=[0]", "it is [1]"]),

@@ -211,6 +211,33 @@ def test_subclass(Loader: Any) -> None:
             setattr(loader, name, 3)
 
 
+@pytest.mark.parametrize("stock", [True, False])
+def test_what_was_settled_cannot_be_set(stock: bool, Loader: Any) -> None:
+    """Our own arguments too, and in the loader without torch what torch refuses; also in copies."""
+    import feedrate
+
+    class Mine(Loader if stock else feedrate.DataLoader):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.remainder = "set before"
+            super().__init__(*args, **kwargs)
+
+    loader = Mine([1, 2, 3], batch_size=2)
+    loader.num_workers = loader.num_workers
+    for twin in (loader, pickle.loads(pickle.dumps(Loader([1, 2, 3]))), copy.copy(loader)):
+        for name in (
+            "batch_size",
+            "batch_sampler",
+            "sampler",
+            "drop_last",
+            "dataset",
+            "persistent_workers",
+            "distributed",
+            "remainder",
+        ):
+            with pytest.raises(ValueError, match=f"{name} attribute should not be set after .* is initialized"):
+                setattr(twin, name, (0, 1))
+
+
 @pytest.mark.parametrize("kwargs", [{}, {"shuffle": True}, {"num_workers": 2, "persistent_workers": True}])
 def test_pickle_and_copy(kwargs: dict[str, Any], Loader: Any) -> None:
     loader = Loader(d.MapDS(("int",), 9), batch_size=2, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,13 @@ class BucketBatchSampler(EpochSampler):
         if num_buckets is not None:
             edges = _quantiles(array, num_buckets)
         else:
-            edges = np.asarray(boundaries, dtype=np.int64)
-            if edges.ndim != 1 or (np.diff(edges) <= 0).any():
-                raise ValueError(f"boundaries should be ascending lengths, but got boundaries={short(boundaries)}")
+            given = np.asarray(boundaries)
+            whole = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool((given % 1 == 0).all()))
+            if given.ndim != 1 or not whole or (np.diff(given) <= 0).any():
+                raise ValueError(
+                    f"boundaries should be ascending lengths, which are whole numbers, but got boundaries={short(boundaries)}"
+                )
+            edges = given.astype(np.int64)
         self.boundaries: list[int] = edges.tolist()
         self.batch_sizes = _sizes(batch_size, len(edges) + 1)
         self.shuffle = shuffle
@@ -165,7 +170,7 @@ def _lengths(lengths: Any, num_samples: int | None) -> _Ints:
     if callable(lengths):
         if num_samples is None:
             raise ValueError("lengths is a function, so num_samples must say how many samples there are")
-        array = np.fromiter((lengths(i) for i in range(num_samples)), dtype=np.int64, count=num_samples)
+        array = np.fromiter((_whole(i, lengths(i)) for i in range(num_samples)), dtype=np.int64, count=num_samples)
     else:
         array = np.asarray(lengths)
         if array.size == 0:
@@ -180,6 +185,14 @@ def _lengths(lengths: Any, num_samples: int | None) -> _Ints:
     if (array < 0).any():
         raise ValueError(f"lengths should not be negative, but sample {int(np.argmax(array < 0))} has {int(array[array < 0][0])}")
     return array
+
+
+def _whole(sample: int, length: Any) -> int:
+    """NumPy would cut a float down to an integer."""
+    try:
+        return index(length)
+    except TypeError:
+        raise ValueError(f"the length of sample {sample} is {short(length)}: it should be a whole number") from None
 
 
 def _quantiles(lengths: _Ints, num_buckets: int) -> _Ints:

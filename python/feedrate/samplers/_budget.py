@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from feedrate._errors import short
+from feedrate._hashing import mix
 from feedrate.samplers._base import Run, count, field, positive
 from feedrate.samplers._batch import Wrapper, check_batch_size
 from feedrate.samplers._inner import Inner
@@ -81,8 +83,8 @@ class BudgetBatchSampler(Wrapper):
         return _Filled(self, self._counts, pending)
 
     def _describe(self) -> dict[str, Any]:
-        if self._digest is None and isinstance(self.lengths, np.ndarray):
-            self._digest = digest(self.lengths)
+        if self._digest is None and isinstance(self.lengths, np.ndarray | list | tuple):
+            self._digest = _digest(self.lengths)
         return {"budget": self.budget, "max_samples": self.max_samples, "oversize": self.oversize, "lengths": self._digest}
 
     def _check(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +94,16 @@ class BudgetBatchSampler(Wrapper):
             for key, value in zip(("tokens", "padded_tokens", "skipped"), field(state, "counts", name), strict=True):
                 count({key: value}, key, name)
         return super()._check(state)
+
+
+def _digest(lengths: Any) -> str:
+    """Of all lengths, where they are at hand: the same for a list as for an array."""
+    try:
+        return digest(np.asarray(lengths).astype(np.int64, casting="safe"))
+    except (TypeError, ValueError):  # tuples of several lengths, or what is found to be no length when it is reached
+        found = hashlib.blake2b(digest_size=8)
+        mix(found, lengths)
+        return found.hexdigest()
 
 
 class _Filled(Run):

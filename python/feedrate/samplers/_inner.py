@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from feedrate import _randoms
+from feedrate._hashing import mix
 from feedrate._iterate import has_state, next_only
+from feedrate._ranks import nested
 from feedrate._state_errors import ResumeError
 from feedrate.samplers._base import Cursor, Sampler, count, field
-from feedrate.samplers._streams import GeneratorStream, Stream, decode, encode
 
 _NOTHING = object()
 _AT_A_TIME = 1 << 16  # items of a user's sampler that are passed over
@@ -21,8 +22,8 @@ class Inner:
     """Passes through any sampler and can say where it stands.
 
     One of ours knows that itself. Another one is saved by its own ``state_dict()``, or that of its iterator, or both. One that has
-    neither is iterated anew, from where the ``torch.Generator`` that it keeps as ``generator`` stood if it has one, and passed over up
-    to its place; a hash of its items tells when its order is another one.
+    neither is iterated anew, with the random generators that it keeps as attributes, and the process-wide ones if it drew from them
+    when it started, as they stood then, and passed over up to its place; a hash of its items tells when its order is another one.
     """
 
     def __init__(self, sampler: Iterable[Any], state: dict[str, Any] | None = None) -> None:
@@ -30,15 +31,20 @@ class Inner:
         self._given = 0
         self._over = False
         self._hash = hashlib.blake2b(digest_size=8)
-        self._stream = None if isinstance(sampler, Sampler) else _stream(sampler)
-        if state is not None and self._stream is not None:
-            self._stream.restore(decode(state["generator"], type(sampler).__name__))
-        self._start = None if self._stream is None else self._stream.mark()
+        self._generators = _generators(sampler)
+        if state is not None:
+            _restore(sampler, self._generators, state)
+        self._before = {path: _randoms.read(generator) for path, generator in self._generators.items()}
+        # The process-wide ones before it started; once it has, those from which it drew.
+        self._globals: dict[str, Any] = {}
+        self._started = isinstance(sampler, Sampler) or has_state(sampler)
         self._it: Iterator[Any]
-        if state is None or isinstance(sampler, Sampler):
-            self._it = iter(sampler)  # one of ours was told by `load` already
-        else:
+        if state is not None and not isinstance(sampler, Sampler):  # one of ours was told by `load` already
             self._go_on(state)
+            return
+        if not self._started:
+            self._globals = _process_wide()
+        self._it = iter(sampler)
 
     def _go_on(self, state: dict[str, Any]) -> None:
         self._given = count(state, "position", type(self._sampler).__name__)
@@ -46,15 +52,35 @@ class Inner:
         if self._over and "hash" in state:
             self._it = iter(())
             return
+        if "hash" in state and self._given:
+            self._replay(state)
+            return
+        if not self._started:
+            self._globals = _process_wide()
         self._it = iter(self._sampler)
         if "iterator" in state:
             self._it.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
-        elif "hash" in state:
-            self._pass_over(state["hash"])
         elif self._over and next(self._it, _NOTHING) is not _NOTHING:
             # Its state was that of its next iteration already; others run out once more before that.
             self._it = iter(())
             load(self._sampler, state)
+
+    def _replay(self, state: dict[str, Any]) -> None:
+        self._started = True
+        self._globals = state.get("globals", {})
+        with _randoms.preserved():
+            for name, generator in _randoms.process_wide().items():
+                if name in self._globals:
+                    _randoms.restore(generator, self._globals[name])
+            self._it = iter(self._sampler)
+            self._pass_over(state["hash"])
+
+    def _note_draws(self) -> None:
+        """It has given its first item: what it has not drawn from until then need not be in its state."""
+        if not self._started:
+            self._started = True
+            now = _process_wide()
+            self._globals = {name: before for name, before in self._globals.items() if before != now.get(name)}
 
     def _pass_over(self, expected: str) -> None:
         goal = self._given
@@ -81,7 +107,8 @@ class Inner:
         items = list(islice(next_only(self._it), total))
         self._given += len(items)
         self._over = len(items) < total
-        self._hash.update("".join(map(_name, items)).encode(errors="surrogatepass"))
+        self._note_draws()
+        mix(self._hash, items)
         return items[offset::step] if offset or step > 1 else items
 
     def front(self, count: int) -> list[Any] | None:
@@ -97,8 +124,11 @@ class Inner:
             state["iterator"] = self._it.state_dict()  # type: ignore[attr-defined]
         elif "sampler" not in state:
             state["hash"] = self._hash.hexdigest()
-        if self._stream is not None and self._start is not None:
-            state["generator"] = encode(self._stream.mark() if self._over else self._start)
+            if self._started and self._globals and not self._over:
+                state["globals"] = self._globals
+        if self._generators:
+            now = {path: _randoms.read(generator) for path, generator in self._generators.items()}
+            state["generators"] = {path: _randoms.pack(mark) for path, mark in (now if self._over else self._before).items()}
         return {**state, "over": True} if self._over else state
 
 
@@ -106,9 +136,8 @@ def fresh(sampler: Iterable[Any]) -> dict[str, Any]:
     """How the next iteration of a sampler starts."""
     if isinstance(sampler, Sampler):
         return sampler._label(sampler._fresh(), begun=False)
-    stream = _stream(sampler)
-    generator = {} if stream is None else {"generator": encode(stream.mark())}
-    return {"position": 0, **generator, **_own_state(sampler)}
+    found = {path: _randoms.pack(_randoms.read(generator)) for path, generator in _generators(sampler).items()}
+    return {"position": 0, **({"generators": found} if found else {}), **_own_state(sampler)}
 
 
 def check(sampler: Iterable[Any], state: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -128,8 +157,11 @@ def check(sampler: Iterable[Any], state: dict[str, Any], owner: str) -> dict[str
             f"the state of the {owner} holds one of a sampler with state_dict(), and {name} has none: build it around the sampler that it "
             "was saved with"
         )
-    if _stream(sampler) is not None:
-        decode(field(inner, "generator", name), name)
+    generators = _generators(sampler)
+    if generators:
+        theirs = field(inner, "generators", name)
+        for path, generator in generators.items():
+            _randoms.check(generator, field(theirs, path, name), name)
     return inner
 
 
@@ -138,9 +170,7 @@ def load(sampler: Iterable[Any], state: dict[str, Any]) -> None:
     if isinstance(sampler, Sampler):
         sampler._apply(state)
         return
-    stream = _stream(sampler)
-    if stream is not None:
-        stream.restore(decode(state["generator"], type(sampler).__name__))
+    _restore(sampler, _generators(sampler), state)
     if "sampler" in state:
         sampler.load_state_dict(state["sampler"])  # type: ignore[attr-defined]
 
@@ -168,15 +198,15 @@ def _own_state(sampler: Any) -> dict[str, Any]:
     return {"sampler": sampler.state_dict()} if has_state(sampler) else {}
 
 
-def _stream(sampler: Any) -> Stream | None:
-    """The stream of the generator that a sampler keeps, as torch's do, when its state is ours to save."""
-    torch = sys.modules.get("torch")
-    generator = getattr(sampler, "generator", None)
-    if torch is None or not isinstance(generator, torch.Generator) or has_state(sampler):
-        return None
-    return GeneratorStream(generator)
+def _generators(sampler: Any) -> dict[str, Any]:
+    """The random generators that a sampler, or one inside it, keeps as attributes, when their states are ours to save."""
+    return {} if isinstance(sampler, Sampler) or has_state(sampler) else _randoms.owned_by(nested({"sampler": sampler}))
 
 
-def _name(item: Any) -> str:
-    """For the hash: the value where it tells, and not an address."""
-    return f"{item!r}\n" if isinstance(item, int | str | list | tuple) else f"{type(item).__name__}\n"
+def _restore(sampler: Any, generators: dict[str, Any], state: dict[str, Any]) -> None:
+    for path, generator in generators.items():
+        _randoms.restore(generator, state["generators"][path], type(sampler).__name__)
+
+
+def _process_wide() -> dict[str, Any]:
+    return {name: _randoms.pack(_randoms.read(generator)) for name, generator in _randoms.process_wide().items()}

@@ -193,11 +193,13 @@ class Distributed(Wrapper):
             return state
         if not isinstance(head, list):
             raise ResumeError(f"the state of the {type(self).__name__} has head={short(head)}, which should be a list")
-        if len(head) == theirs < self.num_replicas - 1:
+        # One that a first step did not fill is the whole order; others are as long as the run had ranks that began it.
+        whole = state["position"] <= len(head) < theirs
+        if not whole and len(head) < self.num_replicas - 1:
             raise ResumeError(
                 f"the state is of num_replicas={theirs}, here it is {self.num_replicas}: padding could need more items from the front of "
-                f"the order than the {theirs} that the state holds, and the {type(self.sampler).__name__} cannot go back for them. Resume "
-                f'on {theirs + 1} ranks at most, or use remainder="drop" or "exact"'
+                f"the order than the {len(head)} that the state holds, and the {type(self.sampler).__name__} cannot go back for them. "
+                f'Resume on {len(head) + 1} ranks at most, or use remainder="drop" or "exact"'
             )
         return state
 
