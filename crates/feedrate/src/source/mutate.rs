@@ -105,6 +105,7 @@ fn damage(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
 
 /// Runs `try_it` on damaged copies: `times` of them, or for as many seconds as `FEEDRATE_FUZZ_SECONDS` says, from the seed
 /// `FEEDRATE_FUZZ_FROM` on. The seed is in the panic's message, and one seed is tried alone by `FEEDRATE_FUZZ_SEED`.
+#[expect(clippy::print_stdout, reason = "`make fuzz` adds the tries up")]
 pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8])) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, times, until) = match (number("FEEDRATE_FUZZ_SEED"), number("FEEDRATE_FUZZ_SECONDS")) {
@@ -132,7 +133,6 @@ pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8]))
             "FEEDRATE_FUZZ_SEED={seed} takes {took:?}"
         );
     }
-    // `make fuzz` adds these up.
     println!("fuzz: {tries} tries");
 }
 

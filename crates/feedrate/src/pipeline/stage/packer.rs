@@ -376,7 +376,9 @@ impl Stage for Packed {
         groups
             .map(|pieces| {
                 let mut bin = Bin::default();
-                pieces.into_iter().for_each(|piece| bin.put(piece));
+                for piece in pieces {
+                    bin.put(piece);
+                }
                 self.make(&bin)
             })
             .collect()

@@ -76,6 +76,7 @@ fn drain(reader: Result<Box<dyn Reader>, SourceError>) -> usize {
     panic!("more than {MOST} records");
 }
 
+#[expect(clippy::print_stdout, reason = "`make fuzz` adds the tries up")]
 fn run(name: &str, seeds: &[Vec<u8>], mend: fn(Vec<u8>) -> Vec<u8>, sources: &dyn Fn(Blob) -> Vec<Box<dyn Source>>) {
     let begun = Instant::now();
     let from = std::env::var("FEEDRATE_FUZZ_FROM")
@@ -104,7 +105,6 @@ fn run(name: &str, seeds: &[Vec<u8>], mend: fn(Vec<u8>) -> Vec<u8>, sources: &dy
         rounds += 1;
     }
     assert!(rounds > 3, "{name}: {rounds}");
-    // `make fuzz` adds these up.
     println!("fuzz: {rounds} tries");
 }
 
