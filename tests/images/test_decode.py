@@ -389,7 +389,7 @@ def test_errors_can_be_pickled() -> None:
     assert isinstance(error, feedrate.Error)
     assert str(error) == str(caught.value)
     assert (error.name, error.format, error.flaw) == ("x.jpg", None, "unknown")
-    assert error.reason == "no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF); it looks like PDF, 18 bytes"
+    assert error.reason == "no image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM); it looks like PDF, 18 bytes"
 
 
 def test_size_limits() -> None:
