@@ -326,6 +326,8 @@ class IterableFetcher:
         self._dataset = recipe.dataset
         self._every = recipe.snapshot_every
         self._batches = 0
+        #: It begins a pass, and does not go on in the middle of one, of which a state is known.
+        self._begins = resume is None or bool(resume["over"])
         self._ended = False
         self._iterator = self._open(resume)
         self._auto = recipe.auto_collation
@@ -385,7 +387,8 @@ class IterableFetcher:
         if batch is not END:
             self._batches += 1
             # That of the first one is of this pass, whatever came before.
-            state = self.snapshot() if self._ended or self._batches == 1 or self._batches % self._every == 0 else None
+            first = self._begins and self._batches == 1
+            state = self.snapshot() if self._ended or first or self._batches % self._every == 0 else None
             if state is not None or self._ended:
                 return Stated(batch, state, self._ended)
         return batch
