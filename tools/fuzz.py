@@ -1,9 +1,9 @@
 """Fuzzes every parser: the tests that damage files at random, optimised but with all checks, in turns, with bounded memory.
 
-    python tools/fuzz.py [--seconds 3600] [--only NAME ...] [--log .cache/fuzz.json]
+    python tools/fuzz.py [--seconds 3600] [--only NAME ...] [--log benchmarks/record/fuzz.json]
 
-The log holds what each parser has had, and a later run goes on from there with other damage. A crash, a hang (a file that takes 20 s) or
-more memory than the bound ends the run with the seed that does it.
+The log, which is committed, holds what each parser has had; a later run goes on from there with other damage. A crash, a hang (a
+file that takes 20 s) or more memory than the bound ends the run with the seed that does it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> None:
     parse.add_argument("--seconds", type=float, default=3600, help="how long each parser is fuzzed, over all runs of this log")
     parse.add_argument("--each", type=int, default=5, help="seconds for each file of a turn")
     parse.add_argument("--only", nargs="+", choices=PARSERS, default=list(PARSERS))
-    parse.add_argument("--log", type=Path, default=ROOT / ".cache" / "fuzz.json")
+    parse.add_argument("--log", type=Path, default=ROOT / "benchmarks" / "record" / "fuzz.json")
     parse.add_argument("--show", action="store_true", help="print the log and end")
     given = parse.parse_args()
     had: dict[str, dict[str, float]] = json.loads(given.log.read_text()) if given.log.exists() else {}
