@@ -302,8 +302,8 @@ class LanePlan(Plan):
         self.dry: set[int] = set()
         #: By lane, units that it must have had: lanes of other ranks, which are where the number of turns says.
         self._placed: dict[int, int] = {}
-        #: By lane, the last cursor that was seen, pickled; also of units that were not full.
-        self.seen: dict[int, bytes] = {}
+        #: By lane that has run out, its last cursor, pickled.
+        self.ends: dict[int, bytes] = {}
         #: Turns that were planned and whose results were not seen, by their positions.
         self._planned: deque[tuple[int, Turn]] = deque()
         for row in range(shape.rows):
@@ -323,8 +323,6 @@ class LanePlan(Plan):
                     self._placed[lane] = before
                 if units:
                     self.stands[lane] = [units, since, None if cursor is None else pickle.dumps(cursor)]
-                    if cursor is not None:
-                        self.seen[lane] = self.stands[lane][2]
 
     def __iter__(self) -> Iterator[Turn]:
         shape = self._shape
@@ -382,7 +380,8 @@ class LanePlan(Plan):
 
     def mixed(self) -> list[Mix]:
         """What each mix has drawn in the lanes of this rank."""
-        return mixed({"lanes": [pickle.loads(cursor) for cursor in self.seen.values()]})
+        cursors = {lane: cursor for lane, (_, _, cursor) in self.stands.items() if cursor is not None}
+        return mixed({"lanes": [pickle.loads(cursor) for cursor in {**cursors, **self.ends}.values()]})
 
     def state(self, delivered: int) -> dict[str, Any]:
         """Where the lanes of this rank stand, and what is known of others."""
@@ -498,8 +497,9 @@ class LaneSource:
                 break
             seen = self._source.mark()
             turn = None if seen is None else self._plan.turn_at(seen[0])
-            self._plan.seen.update((lane, cursor) for lane, (_, cursor) in found.stands.items() if cursor is not None)
             for lane, samples in found.rest.items():
+                if (end := found.stands[lane][1]) is not None:
+                    self._plan.ends[lane] = end
                 # Not handed over yet: a state has to bring it again. Turns that were planned meanwhile find nothing.
                 self._rest.setdefault(lane, samples)
             if turn is not None and found.rest and all(lane in self._rest for lane in self._lanes_of(turn.row)):

@@ -204,18 +204,23 @@ def test_wrk_05_a_signal_to_the_parent_leaves_no_worker(sig: int, method: str) -
     assert not procs.new_shm_entries(shm)
 
 
+def interrupted(proc: Any, children: Any) -> None:
+    """A Ctrl-C, which goes to the whole group, ends all with one traceback."""
+    os.killpg(proc.pid, signal.SIGINT)
+    _, err = procs.finish(proc, timeout=60)
+    assert err.count("Traceback (most recent call last)") == 1, err
+    assert err.rstrip().endswith("KeyboardInterrupt"), err
+    left = procs.wait_until(lambda: [p for p in children if procs.alive(p)], gone=True, timeout=15)
+    assert not left, procs.describe(left)
+
+
 @pytest.mark.parametrize("method", START_METHODS)
 def test_wrk_05_ctrl_c_to_the_whole_group_gives_one_traceback(method: str) -> None:
     proc = procs.start(_LOOP.format(imports=loader_import(), method=method, persistent=False))
     assert proc.stdout is not None
     pids = [int(p) for p in proc.stdout.readline().split()]
     time.sleep(0.3)
-    os.killpg(proc.pid, signal.SIGINT)
-    _, err = procs.finish(proc, timeout=30)
-    assert err.count("Traceback (most recent call last)") == 1, err
-    assert err.rstrip().endswith("KeyboardInterrupt"), err
-    left = procs.wait_until(lambda: [p for p in pids if procs.alive(p)], gone=True, timeout=15)
-    assert not left, procs.describe(left)
+    interrupted(proc, pids)
 
 
 @pytest.mark.ours
@@ -225,12 +230,7 @@ def test_wrk_05_ctrl_c_to_workers_that_are_still_importing(method: str) -> None:
     assert proc.stdout is not None
     assert [proc.stdout.readline(), proc.stdout.readline()] == ["importing\n"] * 2
     children = procs.descendants(proc.pid)
-    os.killpg(proc.pid, signal.SIGINT)
-    _, err = procs.finish(proc, timeout=60)
-    assert err.count("Traceback (most recent call last)") == 1, err
-    assert err.rstrip().endswith("KeyboardInterrupt"), err
-    left = procs.wait_until(lambda: [p for p in children if procs.alive(p)], gone=True, timeout=15)
-    assert not left, procs.describe(left)
+    interrupted(proc, children)
 
 
 @pytest.mark.watchdog(120)

@@ -1,9 +1,8 @@
 //! Windows bitmaps, as Pillow reads them.
 
 use super::bytes::{each, le16, le32, unpack};
-use super::format::with_commas;
 use super::pixels::{Pixels, Raw};
-use super::{Flaw, Format, Image, ImageError, Info, Mode, Options, Truncated, check_frame, check_size};
+use super::{Flaw, Format, Image, ImageError, Info, Mode, Options, Truncated, check_frame, check_size, ends_early};
 
 /// How the bytes of a pixel are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,15 +192,6 @@ pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Image, ImageErro
     raw.converted(Format::Bmp, options)
 }
 
-fn truncated(rows: usize, height: u32) -> ImageError {
-    let message = format!(
-        "the file ends early: {} of {} rows are whole",
-        with_commas(rows),
-        with_commas(height)
-    );
-    ImageError::new(Flaw::Truncated, Format::Bmp, message)
-}
-
 /// Rows one after the other, in the mode of the file.
 fn rows(bytes: &[u8], header: &Header, fill: bool) -> Result<Vec<u8>, ImageError> {
     let (width, height) = (header.width as usize, header.height as usize);
@@ -220,7 +210,7 @@ fn rows(bytes: &[u8], header: &Header, fill: bool) -> Result<Vec<u8>, ImageError
         ((data.len() - used) / stride + 1).min(height)
     };
     if there < height && !fill {
-        return Err(truncated(there, header.height));
+        return Err(ends_early(Format::Bmp, there, header.height));
     }
     let mut pixels = Vec::with_capacity(width * height * channels);
     for y in 0..height {
@@ -323,7 +313,7 @@ fn run_lengths(bytes: &[u8], header: &Header, nibbles: bool) -> Result<Vec<u8>, 
         }
     }
     if data.len() < all {
-        return Err(truncated(data.len() / width, header.height));
+        return Err(ends_early(Format::Bmp, data.len() / width, header.height));
     }
     data.truncate(all);
     if !header.top_first {

@@ -307,6 +307,16 @@ fn check_size(format: Format, width: u32, height: u32, options: &Options) -> Res
     Ok(())
 }
 
+/// A file of rows that ends before the last one.
+fn ends_early(format: Format, rows: usize, of: u32) -> ImageError {
+    let message = format!(
+        "the file ends early: {} of {} rows are whole",
+        format::with_commas(rows),
+        format::with_commas(of)
+    );
+    ImageError::new(Flaw::Truncated, format, message)
+}
+
 /// Refuses a frame of an image that has fewer.
 fn check_frame(format: Format, frames: u32, options: &Options) -> Result<(), ImageError> {
     if options.frame < frames {

@@ -3,7 +3,7 @@
 use super::bytes::unpack;
 use super::format::with_commas;
 use super::pixels::{Pixels, Raw};
-use super::{Flaw, Format, Image, ImageError, Info, Mode, Options, Truncated, check_frame, check_size};
+use super::{Flaw, Format, Image, ImageError, Info, Mode, Options, Truncated, check_frame, check_size, ends_early};
 
 /// Longer numbers are refused, as in Pillow.
 const DIGITS: usize = 10;
@@ -252,12 +252,7 @@ fn rows<'a>(
 ) -> Result<std::slice::ChunksExact<'a, u8>, ImageError> {
     let there = (data.len() / len).min(header.height as usize);
     if there < header.height as usize && !fill {
-        let message = format!(
-            "the file ends early: {} of {} rows are whole",
-            with_commas(there),
-            with_commas(header.height)
-        );
-        return Err(error(Flaw::Truncated, message));
+        return Err(ends_early(Format::Pnm, there, header.height));
     }
     Ok(data[..there * len].chunks_exact(len))
 }

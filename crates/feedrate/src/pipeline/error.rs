@@ -62,8 +62,8 @@ impl Failure {
         if self.source.downcast_ref::<Interrupt>().is_some() {
             return true;
         }
-        let fault = self.source.downcast_ref::<SourceError>().map(SourceError::fault);
-        matches!(fault, Some(Fault::Missing | Fault::Io | Fault::Interrupted))
+        let error = self.source.downcast_ref::<SourceError>();
+        error.is_some_and(|error| error.fault().passing())
     }
 }
 

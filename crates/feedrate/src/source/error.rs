@@ -29,6 +29,13 @@ pub enum Fault {
     Interrupted,
 }
 
+impl Fault {
+    /// Whether it says nothing of what is stored, so that who reads the same elsewhere need not see it.
+    pub(crate) fn passing(self) -> bool {
+        matches!(self, Self::Missing | Self::Io | Self::Interrupted)
+    }
+}
+
 /// Why there is no record.
 #[derive(Debug, Clone)]
 pub struct SourceError {

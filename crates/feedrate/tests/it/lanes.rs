@@ -37,6 +37,16 @@ const PLAIN: How = How {
     rank: (0, 1),
 };
 
+/// Global batches of eight samples in four units, over this many ranks.
+fn eight(rank: usize, world: usize) -> How {
+    How {
+        batch_size: 8 / world,
+        lanes: Some((2, 4)),
+        rank: (rank, world),
+        ..PLAIN
+    }
+}
+
 fn build(pipeline: &Pipeline, how: How, threads: usize, state: Option<State>) -> DataLoader<Vec<Value>> {
     try_build(pipeline, how, threads, state).unwrap()
 }
@@ -180,17 +190,11 @@ fn ranks_share_the_units_and_states_move_between_worlds() {
     let pipeline = numbers("n", 100)
         .keep("most", |value, _| Ok(int(value) % 7 > 0))
         .shuffle(10);
-    let whole = |rank, world| How {
-        batch_size: 8 / world,
-        lanes: Some((2, 4)),
-        rank: (rank, world),
-        ..PLAIN
-    };
-    let one = epoch(&mut build(&pipeline, whole(0, 1), 0, None));
+    let one = epoch(&mut build(&pipeline, eight(0, 1), 0, None));
     let full = one.iter().take_while(|batch| batch.len() == 8).count();
     for world in [2, 4] {
         let ranks: Vec<Batches> = (0..world)
-            .map(|rank| epoch(&mut build(&pipeline, whole(rank, world), 2, None)))
+            .map(|rank| epoch(&mut build(&pipeline, eight(rank, world), 2, None)))
             .collect();
         let joined = |step: usize| -> Vec<i64> { ranks.iter().flat_map(|rank| rank[step].clone()).collect() };
         for (step, wanted) in one.iter().enumerate().take(full - 2) {
@@ -205,12 +209,12 @@ fn ranks_share_the_units_and_states_move_between_worlds() {
     // Any one rank's state is enough for any number of ranks.
     for (from, to) in [(1, 2), (2, 1), (2, 4), (4, 1)] {
         for saved_by in 0..from {
-            let mut loader = build(&pipeline, whole(saved_by, from), 1, None);
+            let mut loader = build(&pipeline, eight(saved_by, from), 1, None);
             let mut begun = loader.iter().unwrap();
             begun.by_ref().take(3).for_each(drop);
             let state = begun.state().unwrap();
             let ranks: Vec<Batches> = (0..to)
-                .map(|rank| epoch(&mut build(&pipeline, whole(rank, to), 2, Some(state.clone()))))
+                .map(|rank| epoch(&mut build(&pipeline, eight(rank, to), 2, Some(state.clone()))))
                 .collect();
             for step in 3..full - 2 {
                 let joined: Vec<i64> = ranks.iter().flat_map(|rank| rank[step - 3].clone()).collect();
@@ -223,24 +227,18 @@ fn ranks_share_the_units_and_states_move_between_worlds() {
 #[test]
 fn a_state_of_a_resumed_rank_does_not_bring_back_where_others_were() {
     let pipeline = numbers("n", 100).shuffle(10);
-    let whole = |rank, world| How {
-        batch_size: 8 / world,
-        lanes: Some((2, 4)),
-        rank: (rank, world),
-        ..PLAIN
-    };
-    let one = epoch(&mut build(&pipeline, whole(0, 1), 0, None));
+    let one = epoch(&mut build(&pipeline, eight(0, 1), 0, None));
     let go = |how, state: Option<State>, steps: usize| {
         let mut loader = build(&pipeline, how, 0, state);
         let mut begun = loader.iter().unwrap();
         begun.by_ref().take(steps).for_each(drop);
         begun.state().unwrap()
     };
-    let first = go(whole(0, 1), None, 2);
+    let first = go(eight(0, 1), None, 2);
     for rank in 0..2 {
         // It has known all lanes, of which the other rank has moved half since.
-        let second = go(whole(rank, 2), Some(first.clone()), 3);
-        let rest = epoch(&mut build(&pipeline, whole(0, 1), 0, Some(second)));
+        let second = go(eight(rank, 2), Some(first.clone()), 3);
+        let rest = epoch(&mut build(&pipeline, eight(0, 1), 0, Some(second)));
         assert_eq!(rest[..3], one[5..8]);
     }
 }
@@ -249,15 +247,9 @@ fn a_state_of_a_resumed_rank_does_not_bring_back_where_others_were() {
 fn a_state_of_another_rank_is_refused_once_lanes_have_run_out() {
     // Of eight lanes the first two, a row of rank 0, have one unit only.
     let pipeline = numbers("n", 80).keep("some", |value, _| Ok(int(value) < 16 || int(value) / 2 % 8 > 1));
-    let of = |rank, world| How {
-        batch_size: 8 / world,
-        lanes: Some((2, 4)),
-        rank: (rank, world),
-        ..PLAIN
-    };
     let mut outcomes = Vec::new();
     for steps in 1..6 {
-        let mut loader = build(&pipeline, of(0, 2), 0, None);
+        let mut loader = build(&pipeline, eight(0, 2), 0, None);
         let mut begun = loader.iter().unwrap();
         let seen: Vec<i64> = begun
             .by_ref()
@@ -268,10 +260,10 @@ fn a_state_of_another_rank_is_refused_once_lanes_have_run_out() {
         let state = begun.state().unwrap();
         drop(begun);
         // The same rank goes on exactly.
-        let rest = epoch(&mut build(&pipeline, of(0, 2), 0, Some(state.clone())));
+        let rest = epoch(&mut build(&pipeline, eight(0, 2), 0, Some(state.clone())));
         let own = [seen, rest.concat()].concat();
-        assert_eq!(own, epoch(&mut build(&pipeline, of(0, 2), 0, None)).concat());
-        outcomes.push(try_build(&pipeline, of(1, 2), 0, Some(state)).map_err(|error| error.to_string()));
+        assert_eq!(own, epoch(&mut build(&pipeline, eight(0, 2), 0, None)).concat());
+        outcomes.push(try_build(&pipeline, eight(1, 2), 0, Some(state)).map_err(|error| error.to_string()));
     }
     assert!(outcomes[0].is_ok());
     let last = outcomes.pop().unwrap().unwrap_err();

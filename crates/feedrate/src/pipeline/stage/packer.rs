@@ -63,7 +63,7 @@ impl Packed {
                 State::Text(name) => Some(name.clone()),
                 _ => None,
             });
-            opened.names = names.collect();
+            opened.names.extend(names);
         }
         let groups = site.places("sequences")?;
         let ready = usize::try_from(site.number("ready")?).unwrap_or(0);
@@ -355,7 +355,13 @@ impl Stage for Packed {
         }
         let mut groups = vec![group(self.pieces.iter())];
         groups.extend(self.ready.iter().chain(&self.bins).map(|bin| group(bin.pieces.iter())));
-        let names = self.names.iter().map(|name| name.as_str().into());
+        // Those of the definition are known.
+        let found = if self.packing.fields.is_empty() {
+            &self.names[..]
+        } else {
+            &[]
+        };
+        let names = found.iter().map(|name| name.as_str().into());
         State::map([
             ("input", self.input.cursor()),
             ("names", State::List(names.collect())),

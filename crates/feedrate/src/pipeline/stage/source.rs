@@ -167,8 +167,7 @@ impl Reading {
         }
         self.abandon(part);
         // Damage is the same for all lanes, and reported by the one whose record it is. Of what happens to one lane alone nobody else knows.
-        let alone = matches!(fault, Fault::Missing | Fault::Io);
-        (mine || alone).then(|| self.failed(error))
+        (mine || fault.passing()).then(|| self.failed(error))
     }
 
     fn failed(&self, error: SourceError) -> Failure {
