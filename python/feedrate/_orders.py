@@ -55,9 +55,10 @@ class Known(ABC):
         return self.facts() if self.common is None else {**self.facts(), "seed": self.common}
 
     @abstractmethod
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         """Draws the order of one epoch as iterating the sampler would. ``seed`` is what a former call returned with the order, to
-        get that order again without touching a generator of the user's; else ``None``."""
+        get that order again without touching a generator of the user's; else ``None``. Positions before ``start`` are not expected to
+        be asked for, and cost more then."""
 
     def global_draws(self) -> int:
         """How many seeds it draws from torch's process-wide generator, and nothing else from there."""
@@ -87,7 +88,7 @@ class _Sequential(Known):
     def facts(self) -> dict[str, Any]:
         return {"size": len(_source(self.sampler))}
 
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         return Order.sequential(len(_source(self.sampler))), None
 
 
@@ -105,13 +106,13 @@ class _Numpy(Known):
     def own(self) -> bool:
         return bool(self.sampler.given)
 
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         if self.fixed is None:
             return self.sampler.order(), None
         n = len(self.sampler.source)
         if n >= _sampler.KEYED_FROM:
             return Order.keyed(n, self.fixed, 0), None
-        return Order.torch_distributed(n, self.fixed, True), None
+        return Order.torch_distributed(n, self.fixed, True, start=start), None
 
 
 def _source(sampler: Any) -> Any:
@@ -178,7 +179,7 @@ class _Random(_Torch):
     def global_draws(self) -> int:
         return 1 if self.sampler.generator is None and self.fixed is None else 0
 
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         s = self.sampler
         generator = s.generator
         if generator is None:
@@ -191,9 +192,12 @@ class _Random(_Torch):
         if s.generator is not None:
             # One permutation (see known()); another one, of which nothing is used, is drawn when it has run out.
             self._unfinished = True
-            return self._with(generator, lambda state: Order.torch_randperm(n, state)), seed
-        order = self._with(generator, lambda state: Order.torch_random(n, state, replacement=replacement, num_samples=count))
-        return order, seed
+            return self._with(generator, lambda state: Order.torch_randperm(n, state, start=start)), seed
+
+        def drawn(state: bytes) -> tuple[Order, bytes]:
+            return Order.torch_random(n, state, replacement=replacement, num_samples=count, start=start)
+
+        return self._with(generator, drawn), seed
 
     def finish(self) -> None:
         if not self._unfinished:
@@ -218,7 +222,7 @@ class _Weighted(_Torch):
             "generator": self.own(),
         }
 
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         s = self.sampler
         generator, seed = self._generator(seed)
         weights = np.ascontiguousarray(s.weights.numpy(), np.float64).data
@@ -234,7 +238,7 @@ class _Subset(_Torch):
     def facts(self) -> dict[str, Any]:
         return {"indices": zlib.crc32(self._indices().tobytes()), "size": len(self.sampler.indices), "generator": self.own()}
 
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         generator, seed = self._generator(seed)
         n = len(self.sampler.indices)
         permutation = self._with(generator, lambda state: Order.torch_randperm(n, state))
@@ -258,13 +262,13 @@ class _Distributed(_Torch):
         total: int = self.sampler.total_size
         return total
 
-    def draw(self, seed: Any) -> tuple[Order, Any]:
+    def draw(self, seed: Any, start: int = 0) -> tuple[Order, Any]:
         s = self.sampler
         if seed is not None:
             s.set_epoch(seed)
         epoch, size, total = s.epoch, len(s.dataset), s.total_size
         if total == size:
-            return Order.torch_distributed(size, s.seed + epoch, s.shuffle), epoch
+            return Order.torch_distributed(size, s.seed + epoch, s.shuffle, start=start), epoch
         # Padded by repeating it from the front, as often as it takes, or cut.
         generator = self.torch.Generator().manual_seed(s.seed + epoch)
         indices = self.torch.randperm(size, generator=generator).numpy() if s.shuffle else np.arange(size)

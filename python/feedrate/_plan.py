@@ -89,7 +89,7 @@ class OrderPlan(Plan):
         if self._order is None:
             if self._peeked:
                 self._known.pass_over_draws()
-            self._order, self._seed = self._known.draw(self._seed)
+            self._order, self._seed = self._known.draw(self._seed, self.start)
             self._facts = self._known.all_facts()
             if self._finished:
                 self._known.finish()

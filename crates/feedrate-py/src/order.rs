@@ -46,26 +46,29 @@ impl Order {
         finish(Ok(order))
     }
 
-    /// An epoch of torch's RandomSampler for a generator in `state` (bytes of `get_state()`), and the state after it.
+    /// An epoch of torch's RandomSampler for a generator in `state` (bytes of `get_state()`), and the state after it. It is made from
+    /// the position `start` on; the others are made if they are asked for.
     #[staticmethod]
-    #[pyo3(signature = (n, state, *, replacement=false, num_samples=None))]
+    #[pyo3(signature = (n, state, *, replacement=false, num_samples=None, start=0))]
     fn torch_random<'py>(
         py: Python<'py>,
         n: u64,
         state: &[u8],
         replacement: bool,
         num_samples: Option<u64>,
+        start: u64,
     ) -> PyResult<(Self, Bound<'py, PyBytes>)> {
         drawn(py, state, |generator, go_on| {
-            sampler::Order::random_while(n, generator, replacement, num_samples.unwrap_or(n), go_on)
+            sampler::Order::random_from(n, generator, replacement, num_samples.unwrap_or(n), start, go_on)
         })
     }
 
-    /// `torch.randperm(n)` for a generator in `state`, and the state after it.
+    /// `torch.randperm(n)` for a generator in `state`, and the state after it; made from `start` on, as `torch_random` does.
     #[staticmethod]
-    fn torch_randperm<'py>(py: Python<'py>, n: u64, state: &[u8]) -> PyResult<(Self, Bound<'py, PyBytes>)> {
+    #[pyo3(signature = (n, state, *, start=0))]
+    fn torch_randperm<'py>(py: Python<'py>, n: u64, state: &[u8], start: u64) -> PyResult<(Self, Bound<'py, PyBytes>)> {
         drawn(py, state, |generator, go_on| {
-            sampler::Order::randperm_while(n, generator, go_on)
+            sampler::Order::randperm_from(n, generator, start, go_on)
         })
     }
 
@@ -87,14 +90,24 @@ impl Order {
         Ok((order, PyBytes::new(py, &generator.to_torch_state())))
     }
 
-    /// The indices of torch's DistributedSampler before it pads, cuts and gives each rank its share.
+    /// The indices of torch's DistributedSampler before it pads, cuts and gives each rank its share; made from `start` on, as
+    /// `torch_random` does.
     #[staticmethod]
-    fn torch_distributed(py: Python<'_>, n: u64, seed_plus_epoch: &Bound<'_, PyAny>, shuffle: bool) -> PyResult<Self> {
+    #[pyo3(signature = (n, seed_plus_epoch, shuffle, *, start=0))]
+    fn torch_distributed(
+        py: Python<'_>,
+        n: u64,
+        seed_plus_epoch: &Bound<'_, PyAny>,
+        shuffle: bool,
+        start: u64,
+    ) -> PyResult<Self> {
         if !shuffle {
             return Self::sequential(n);
         }
         let mut generator = Mt19937::new(seed(seed_plus_epoch)?);
-        let order = compute(py, |go_on| sampler::Order::randperm_while(n, &mut generator, go_on))?;
+        let order = compute(py, |go_on| {
+            sampler::Order::randperm_from(n, &mut generator, start, go_on)
+        })?;
         finish(order)
     }
 
@@ -108,12 +121,15 @@ impl Order {
         }
     }
 
-    fn __getitem__(&self, position: isize) -> PyResult<i64> {
+    fn __getitem__(&self, py: Python<'_>, position: isize) -> PyResult<i64> {
         let len = self.0.len();
         u64::try_from(position)
             .ok()
             .or_else(|| len.checked_sub(position.unsigned_abs() as u64))
-            .and_then(|position| self.0.at(position))
+            .and_then(|position| {
+                make(py, &self.0, position);
+                self.0.at(position)
+            })
             .ok_or_else(|| PyIndexError::new_err(format!("position {position} of an order of {len} samples")))
     }
 
@@ -200,10 +216,18 @@ impl OrderBatches {
     }
 }
 
+/// Makes the rest of an order that was made from a later position on, without the GIL.
+fn make(py: Python<'_>, order: &sampler::Order, position: u64) {
+    if !order.is_made(position) {
+        py.detach(|| order.at(position));
+    }
+}
+
 fn list<'py>(py: Python<'py>, order: &sampler::Order, start: u64, end: u64, step: u64) -> PyResult<Bound<'py, PyList>> {
     let end = end.min(order.len());
     let count = end.saturating_sub(start).div_ceil(step);
     let count = usize::try_from(count)?;
+    make(py, order, start);
     let items = (0..count as u64).map(|i| order.at(start + i * step).unwrap_or_default());
     PyList::new(py, Exactly(items, count))
 }

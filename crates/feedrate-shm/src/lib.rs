@@ -14,6 +14,8 @@ mod bytes;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod huge;
+#[cfg(not(loom))]
 mod local;
 #[cfg(not(loom))]
 mod size;
@@ -49,6 +51,8 @@ mod view;
 pub use bytes::LocalBytes;
 #[cfg(not(loom))]
 pub use error::{Error, Result, SegmentFault, TokenFault};
+#[cfg(not(loom))]
+pub use huge::{vec_in_large_pages, zeros_in_large_pages};
 #[cfg(not(loom))]
 pub use local::{LocalArena, LocalSlot};
 #[cfg(not(loom))]

@@ -33,15 +33,16 @@ _PRIVATE_BLOCK = 64 * _BLOCK
 class _Draws(Run):
     """Pieces of an order, each drawn from a stream when it is reached, as torch's generator functions draw them.
 
-    ``draw(left)`` gives the piece that starts where ``left`` items are left; ``finish()`` is what torch still draws at the end. The
-    state holds where the stream stood before the current piece, and, when somebody else has drawn from it since, where it stands.
+    ``draw(left, start)`` gives the piece that begins where ``left`` items are left, for who goes on at its item ``start``;
+    ``finish()`` is what torch still draws at the end. The state holds where the stream stood before the current piece, and, when
+    somebody else has drawn from it since, where it stands.
     """
 
     def __init__(
         self,
         stream: Stream,
         total: int,
-        draw: Callable[[int], Order],
+        draw: Callable[[int, int], Order],
         pending: dict[str, Any] | None,
         *,
         shared: bool,
@@ -67,7 +68,7 @@ class _Draws(Run):
         if "piece" in pending:
             self._stream.restore(decode(pending["generator"], "sampler"))
             self.position = pending["piece"]
-            self._next_piece()
+            self._next_piece(pending["position"] - pending["piece"])
         else:
             self._over = True
             self._stop = pending["position"]
@@ -75,8 +76,8 @@ class _Draws(Run):
             self._stream.restore(decode(pending["now"], "sampler"))
         self.position = pending["position"]
 
-    def _next_piece(self) -> bool:
-        """Draws the next piece; whether there was one."""
+    def _next_piece(self, start: int = 0) -> bool:
+        """Draws the next piece, of which what lies before ``start`` was given; whether there was one."""
         if self._over:
             return False
         if self.position >= self._total:
@@ -87,7 +88,7 @@ class _Draws(Run):
         self._piece = None  # its memory is free before more is taken
         self._before = self._stream.mark()
         self._encoded = None
-        self._piece = self._draw(self._total - self.position)
+        self._piece = self._draw(self._total - self.position, start)
         self._after = self._stream.mark()
         self._start = self.position
         self._stop = self._start + len(self._piece)
@@ -236,11 +237,13 @@ class RandomSampler(RandomSource):
         n, total, shared = len(self.data_source), self.num_samples, self._stream is not None
         if self.replacement:
             block = _BLOCK if shared else _PRIVATE_BLOCK
-            return _Draws(stream, total, lambda left: stream.randint(n, min(block, left)), pending, shared=shared)
+            return _Draws(stream, total, lambda left, _: stream.randint(n, min(block, left)), pending, shared=shared)
         _, rest = divmod(total, n)
         # Torch makes one permutation more than it needs when none has to be cut.
         finish = None if rest else lambda: stream.randperm(n, keep=0)
-        return _Draws(stream, total, lambda left: stream.randperm(n, keep=min(left, n)), pending, shared=shared, finish=finish)
+        return _Draws(
+            stream, total, lambda left, start: stream.randperm(n, min(left, n), start), pending, shared=shared, finish=finish
+        )
 
     def _describe(self) -> dict[str, Any]:
         facts = {"size": len(self.data_source), "replacement": self.replacement, "num_samples": self.num_samples}
@@ -263,7 +266,11 @@ class SubsetRandomSampler(RandomSource):
 
     def _run_on(self, stream: Stream, pending: dict[str, Any] | None) -> Run:
         n = len(self.indices)
-        return _Draws(stream, n, stream.randperm, pending, shared=self._stream is not None, values=self.indices)
+
+        def draw(left: int, start: int) -> Order:
+            return stream.randperm(n, left, start)
+
+        return _Draws(stream, n, draw, pending, shared=self._stream is not None, values=self.indices)
 
     def _describe(self) -> dict[str, Any]:
         n = len(self.indices)
@@ -307,7 +314,7 @@ class WeightedRandomSampler(RandomSource):
         return self.num_samples
 
     def _run_on(self, stream: Stream, pending: dict[str, Any] | None) -> Run:
-        def draw(_: int) -> Order:
+        def draw(_left: int, _start: int) -> Order:
             return stream.multinomial(self.weights, self.num_samples, self.replacement)
 
         return _Draws(stream, self.num_samples, draw, pending, shared=self._stream is not None)

@@ -35,11 +35,15 @@ class Stream(ABC):
     def restore(self, mark: Mark) -> None:
         """Goes there."""
 
-    def randperm(self, n: int, keep: int | None = None) -> Order:
-        """``torch.randperm(n)``; only its first ``keep`` when given. The stream moves as for all of it."""
+    def randperm(self, n: int, keep: int | None = None, start: int = 0) -> Order:
+        """``torch.randperm(n)``; only its first ``keep`` when given. The stream moves as for all of it. Positions before ``start`` are not
+        expected to be asked for."""
         state = as_bytes(self.mark())
         # A whole order by torch_random would draw torch's extra permutation.
-        order, after = Order.torch_randperm(n, state) if keep in (None, n) else Order.torch_random(n, state, num_samples=keep)
+        if keep in (None, n):
+            order, after = Order.torch_randperm(n, state, start=start)
+        else:
+            order, after = Order.torch_random(n, state, num_samples=keep)
         self.restore(after)
         return order
 

@@ -11,6 +11,8 @@ pub mod libstdcxx;
 mod mt19937;
 mod numpy;
 mod permutation;
+mod remainders;
+mod tail;
 mod topk;
 mod torch;
 
@@ -18,4 +20,4 @@ pub use keyed::{Domain, Key, Keyed};
 pub use mt19937::{Mt19937, StateError, TORCH_STATE_BYTES};
 pub use numpy::worker_state as numpy_worker_state;
 pub use permutation::Permutation;
-pub(crate) use torch::{Place, check_weights, permute, skip_permutation};
+pub(crate) use torch::{Place, check_weights, part_of_permutation, permute, skip_permutation};

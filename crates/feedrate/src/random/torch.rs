@@ -1,6 +1,10 @@
 //! Permutations and weighted draws as torch makes them on the CPU.
 
+use feedrate_shm::vec_in_large_pages;
+
 use super::ahead::ahead;
+use super::remainders::remainders;
+use super::tail::{Stopped, piece, tail};
 use super::{Mt19937, topk};
 use crate::error::Error;
 
@@ -32,7 +36,8 @@ impl Mt19937 {
     /// assert_eq!(Mt19937::new(0).randperm_u32(10), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
     /// ```
     pub fn randperm_u32(&mut self, n: u32) -> Vec<u32> {
-        let mut items: Vec<u32> = (0..n).collect();
+        let mut items = vec_in_large_pages(n as usize);
+        items.extend(0..n);
         permute(self, &mut items, n as usize, &mut || true);
         items
     }
@@ -131,6 +136,45 @@ pub(crate) fn permute<T: Place>(
     }
 }
 
+/// The positions `from..to` of `torch.randperm(n)`, sooner and in less memory than all of it where that can be. The generator moves as for
+/// all of it. `go_on` is asked as by [`permute`]; `None` when it says no.
+pub(crate) fn part_of_permutation(
+    generator: &mut Mt19937,
+    n: u32,
+    from: u32,
+    to: u32,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Option<Vec<u32>> {
+    let to = to.min(n);
+    if from >= to {
+        skip_permutation(generator, n.into());
+        return Some(Vec::new());
+    }
+    if u64::from(n) < LARGE {
+        // Few of the swaps before matter for few positions, or for the last ones.
+        let found = if to - from <= n / 64 && to < n {
+            piece(generator, n, from, to, go_on)
+        } else if to == n && from >= n - n / 4 {
+            tail(generator, n, from, go_on)
+        } else {
+            Err(Stopped::Full)
+        };
+        match found {
+            Ok(items) => return Some(items),
+            Err(Stopped::Told) => return None,
+            Err(Stopped::Full) => {}
+        }
+    }
+    let mut items = vec_in_large_pages(n as usize);
+    items.extend(0..n);
+    if !permute(generator, &mut items, to as usize, go_on) {
+        return None;
+    }
+    items.truncate(to as usize);
+    items.drain(..from as usize);
+    Some(items)
+}
+
 /// Moves the generator as `torch.randperm(n)` does.
 pub(crate) fn skip_permutation(generator: &mut Mt19937, n: u64) {
     generator.skip(if n < LARGE { n.saturating_sub(1) } else { 2 * n });
@@ -159,7 +203,7 @@ impl Place for usize {
     }
 }
 
-fn permute_small<T: Place>(
+pub(super) fn permute_small<T: Place>(
     generator: &mut Mt19937,
     items: &mut [T],
     keep: usize,
@@ -174,8 +218,8 @@ fn permute_small<T: Place>(
         let block = BLOCK.min(wanted - at);
         let draws = &mut draws[..block];
         generator.fill(draws);
-        for (i, draw) in (at..).zip(draws.iter_mut()) {
-            *draw %= index(n - i);
+        remainders(draws, index(n - at));
+        for (i, draw) in (at..).zip(draws.iter()) {
             ahead(items, i + *draw as usize);
         }
         for (i, draw) in (at..).zip(draws.iter()) {

@@ -98,7 +98,8 @@ impl Sampler for Distributed {
         }
         if self.order.is_none() {
             let seed = self.seed.wrapping_add(self.epoch);
-            self.order = Some(Order::distributed(self.samples as u64, seed, self.shuffle)?);
+            let from = (self.rank + self.next * self.replicas) as u64;
+            self.order = Some(Order::distributed_from(self.samples as u64, seed, self.shuffle, from)?);
         }
         // Beyond the end the order begins again, as often as needed.
         let position = (self.rank + self.next * self.replicas) % self.samples;

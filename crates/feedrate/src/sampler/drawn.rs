@@ -16,7 +16,8 @@ struct Drawn {
     len: usize,
 }
 
-type Draw<'a> = &'a dyn Fn(&mut Mt19937) -> Result<Order, Error>;
+/// Draws an order for who begins at a position.
+type Draw<'a> = &'a dyn Fn(&mut Mt19937, usize) -> Result<Order, Error>;
 
 impl Drawn {
     fn new(generator: Mt19937, len: usize) -> Self {
@@ -37,7 +38,7 @@ impl Drawn {
 
     fn next(&mut self, draw: Draw<'_>) -> Result<Option<usize>, BoxError> {
         if self.order.is_none() {
-            self.order = Some(draw(&mut self.generator)?);
+            self.order = Some(draw(&mut self.generator, self.next)?);
         }
         let index = self.order.as_ref().and_then(|order| order.at(self.next as u64));
         self.next += usize::from(index.is_some());
@@ -46,7 +47,7 @@ impl Drawn {
 
     fn skip(&mut self, count: usize, draw: Draw<'_>) -> Result<usize, BoxError> {
         if count > 0 && self.order.is_none() {
-            self.order = Some(draw(&mut self.generator)?);
+            self.order = Some(draw(&mut self.generator, self.next.saturating_add(count))?);
         }
         Ok(skip_to(&mut self.next, self.len, count))
     }
@@ -70,7 +71,7 @@ impl Drawn {
         let generator = restored_generator(state)?;
         *self = Self::new(generator, self.len);
         if state.entry("drawn")? == &State::Bool(true) {
-            self.order = Some(draw(&mut self.generator)?);
+            self.order = Some(draw(&mut self.generator, position)?);
         }
         self.next = position;
         Ok(())
@@ -111,8 +112,8 @@ impl Subset {
     }
 }
 
-fn permutation(len: usize) -> impl Fn(&mut Mt19937) -> Result<Order, Error> {
-    move |generator| Order::randperm(len as u64, generator)
+fn permutation(len: usize) -> impl Fn(&mut Mt19937, usize) -> Result<Order, Error> {
+    move |generator, from| Order::randperm_from(len as u64, generator, from as u64, &mut || true)
 }
 
 impl Sampler for Subset {
@@ -189,8 +190,12 @@ impl Weighted {
     }
 }
 
-fn multinomial(weights: &[f64], count: usize, replacement: bool) -> impl Fn(&mut Mt19937) -> Result<Order, Error> {
-    move |generator| generator.multinomial(weights, count, replacement).map(Order::of_u32)
+fn multinomial(
+    weights: &[f64],
+    count: usize,
+    replacement: bool,
+) -> impl Fn(&mut Mt19937, usize) -> Result<Order, Error> {
+    move |generator, _| generator.multinomial(weights, count, replacement).map(Order::of_u32)
 }
 
 impl Sampler for Weighted {

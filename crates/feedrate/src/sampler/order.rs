@@ -1,14 +1,17 @@
 //! A whole order at once, in as little memory as it can be held.
 
 use std::fmt;
+use std::sync::OnceLock;
+
+use feedrate_shm::vec_in_large_pages;
 
 use crate::error::Error;
-use crate::random::{Mt19937, Permutation, Place, permute, skip_permutation};
+use crate::random::{Mt19937, Permutation, Place, part_of_permutation, permute, skip_permutation};
 
 /// An immutable order of sample indices that can be asked for any position.
 ///
-/// Torch's random orders take 4 bytes a sample (8 from 2³² samples on), also at their peak while they are made; sequential and
-/// keyed orders take nothing.
+/// Torch's random orders take 4 bytes a sample (8 from 2³² samples on), also at their peak while they are made, and for who goes on in
+/// the middle of an epoch what is left of it; sequential and keyed orders take nothing.
 ///
 /// ```
 /// use feedrate::random::Mt19937;
@@ -27,6 +30,73 @@ enum Held {
     Keyed(Permutation),
     Narrow(Vec<u32>),
     Wide(Vec<i64>),
+    Late(Box<Late>),
+}
+
+/// A permutation that is made in parts, for who begins at `from`: of long ones first a short part, which takes a fraction of the time.
+struct Late {
+    len: u32,
+    from: u32,
+    items: Vec<u32>,
+    /// Before it was drawn, to make the other parts if they are asked for.
+    before: Mt19937,
+    /// Behind `items`.
+    rest: OnceLock<Vec<u32>>,
+    /// From the front; with it nothing else is needed.
+    whole: OnceLock<Vec<u32>>,
+}
+
+/// So many positions are made first: some batches ahead of many workers.
+const FIRST: u32 = 1 << 16;
+
+impl Late {
+    fn draw(len: u32, generator: &mut Mt19937, from: u32, go_on: &mut dyn FnMut() -> bool) -> Result<Self, Error> {
+        let before = generator.clone();
+        let to = if len / 64 >= FIRST && len - from > FIRST * 4 {
+            from + FIRST
+        } else {
+            len
+        };
+        let items = part_of_permutation(generator, len, from, to, go_on).ok_or_else(interrupted)?;
+        Ok(Self {
+            len,
+            from,
+            items,
+            before,
+            rest: OnceLock::new(),
+            whole: OnceLock::new(),
+        })
+    }
+
+    /// The positions from `from` on, as far as they are there.
+    fn part(&self, from: u32) -> Vec<u32> {
+        part_of_permutation(&mut self.before.clone(), self.len, from, self.len, &mut || true).unwrap_or_default()
+    }
+
+    fn at(&self, position: u32) -> Option<u32> {
+        let Some(behind) = position.checked_sub(self.from) else {
+            return self.whole.get_or_init(|| self.part(0)).get(position as usize).copied();
+        };
+        let behind = behind as usize;
+        let found = self.items.get(behind).copied();
+        found.or_else(|| {
+            let rest = self.rest.get_or_init(|| self.part(self.from + index(self.items.len())));
+            rest.get(behind - self.items.len()).copied()
+        })
+    }
+
+    fn is_made(&self, position: u32) -> bool {
+        if position < self.from {
+            self.whole.get().is_some()
+        } else {
+            position - self.from < index(self.items.len()) || self.rest.get().is_some()
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let more = [&self.rest, &self.whole].map(|part| part.get().map_or(0, |items| size_of_val(items.as_slice())));
+        size_of_val(self) + size_of_val(self.items.as_slice()) + more.iter().sum::<usize>()
+    }
 }
 
 /// From so many samples on, 4 bytes do not hold an index.
@@ -84,6 +154,40 @@ impl Order {
         }
     }
 
+    /// [`random_while`](Order::random_while) for who wants the positions from `from` on. Without replacement it is then made
+    /// in parts, when they are asked for: the first one soon, the one behind it at about the cost of all, and the one before `from`, which
+    /// nobody may want, like a whole order.
+    pub fn random_from(
+        len: u64,
+        generator: &mut Mt19937,
+        replacement: bool,
+        count: u64,
+        from: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, Error> {
+        if replacement || count != len || from == 0 {
+            return Self::random_while(len, generator, replacement, count, go_on);
+        }
+        let order = Self::randperm_from(len, generator, from, go_on)?;
+        skip_permutation(generator, len);
+        Ok(order)
+    }
+
+    /// `torch.randperm(len)` for who wants the positions from `from` on, as [`random_from`](Order::random_from) is.
+    pub fn randperm_from(
+        len: u64,
+        generator: &mut Mt19937,
+        from: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, Error> {
+        let (Ok(n), true) = (u32::try_from(len), from > 0) else {
+            return Self::randperm_while(len, generator, go_on);
+        };
+        let from = u32::try_from(from.min(len)).unwrap_or(n);
+        let late = Late::draw(n, generator, from, go_on)?;
+        Ok(Self(Held::Late(Box::new(late))))
+    }
+
     /// `torch.randperm(len)`.
     pub fn randperm(len: u64, generator: &mut Mt19937) -> Result<Self, Error> {
         Self::randperm_while(len, generator, &mut || true)
@@ -110,11 +214,11 @@ impl Order {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Self, Error> {
         if len > WIDE {
-            let mut items = Vec::with_capacity(memory(len)?);
+            let mut items = vec_in_large_pages(memory(len)?);
             append(&mut items, len, keep, generator, u64::cast_signed, go_on)?;
             Ok(Self(Held::Wide(items)))
         } else {
-            let mut items = Vec::with_capacity(memory(len)?);
+            let mut items = vec_in_large_pages(memory(len)?);
             append(&mut items, len, keep, generator, narrow, go_on)?;
             Ok(Self(Held::Narrow(items)))
         }
@@ -123,8 +227,13 @@ impl Order {
     /// The indices of `torch.utils.data.DistributedSampler` before it pads, cuts and gives each rank its share:
     /// `seed_plus_epoch` is what it seeds its generator with.
     pub fn distributed(len: u64, seed_plus_epoch: u64, shuffle: bool) -> Result<Self, Error> {
+        Self::distributed_from(len, seed_plus_epoch, shuffle, 0)
+    }
+
+    /// The same for who wants the positions from `from` on, as [`random_from`](Order::random_from) is.
+    pub fn distributed_from(len: u64, seed_plus_epoch: u64, shuffle: bool, from: u64) -> Result<Self, Error> {
         if shuffle {
-            Self::randperm(len, &mut Mt19937::new(seed_plus_epoch))
+            Self::randperm_from(len, &mut Mt19937::new(seed_plus_epoch), from, &mut || true)
         } else {
             Self::sequential(len)
         }
@@ -137,6 +246,7 @@ impl Order {
             Held::Keyed(order) => order.len(),
             Held::Narrow(items) => items.len() as u64,
             Held::Wide(items) => items.len() as u64,
+            Held::Late(late) => late.len.into(),
         }
     }
 
@@ -152,6 +262,16 @@ impl Order {
             Held::Keyed(order) => order.at(position).map(u64::cast_signed),
             Held::Narrow(items) => items.get(usize::try_from(position).ok()?).map(|i| i64::from(*i)),
             Held::Wide(items) => items.get(usize::try_from(position).ok()?).copied(),
+            Held::Late(late) => late.at(u32::try_from(position).ok()?).map(i64::from),
+        }
+    }
+
+    /// Whether [`at`](Order::at) has the index at a position at hand. Where it has not, for an order that was made from a later position
+    /// on, it makes the rest, once.
+    pub fn is_made(&self, position: u64) -> bool {
+        match &self.0 {
+            Held::Late(late) => u32::try_from(position).map_or(true, |position| late.is_made(position)),
+            _ => true,
         }
     }
 
@@ -161,7 +281,7 @@ impl Order {
         match &self.0 {
             Held::Range(len) => Ok((index < *len).then_some(index)),
             Held::Keyed(order) => Ok(order.position_of(index)),
-            Held::Narrow(_) | Held::Wide(_) => Err(Error::config(
+            Held::Narrow(_) | Held::Wide(_) | Held::Late(_) => Err(Error::config(
                 "positions can be looked up in sequential and keyed orders only, and this one is a list of indices: \
                  shuffle by a keyed permutation, or search",
             )),
@@ -179,6 +299,7 @@ impl Order {
             Held::Range(_) | Held::Keyed(_) => 0,
             Held::Narrow(items) => size_of_val(items.as_slice()),
             Held::Wide(items) => size_of_val(items.as_slice()),
+            Held::Late(late) => late.bytes(),
         }
     }
 }
@@ -197,6 +318,7 @@ impl fmt::Debug for Order {
             Held::Keyed(_) => "keyed",
             Held::Narrow(_) => "u32",
             Held::Wide(_) => "i64",
+            Held::Late(_) => "u32, from a position on",
         };
         f.debug_struct("Order")
             .field("kind", &kind)
@@ -214,6 +336,11 @@ fn memory(count: u64) -> Result<usize, Error> {
             "an order of {count} samples does not fit in memory: a keyed permutation of them needs none"
         ))),
     }
+}
+
+/// Of a length below 2³².
+fn index(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "only of indices below 2³²")]
@@ -235,7 +362,7 @@ fn draw<T: Place>(
         return Ok(Vec::new());
     }
     if replacement {
-        let mut items = Vec::with_capacity(memory(count)?);
+        let mut items = vec_in_large_pages(memory(count)?);
         for drawn in 0..count {
             if drawn % ASK == ASK - 1 && !go_on() {
                 return Err(interrupted());
@@ -245,7 +372,7 @@ fn draw<T: Place>(
         return Ok(items);
     }
     let (full, rest) = (count / len, count % len);
-    let mut items = Vec::with_capacity(memory((full + u64::from(rest > 0)).saturating_mul(len))?);
+    let mut items = vec_in_large_pages(memory((full + u64::from(rest > 0)).saturating_mul(len))?);
     for _ in 0..full {
         append(&mut items, len, len, generator, make, go_on)?;
     }

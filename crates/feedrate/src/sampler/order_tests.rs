@@ -82,3 +82,54 @@ fn refusals() {
     let stopped = Order::random_while(1 << 21, &mut generator, false, 1 << 21, &mut || false);
     assert!(stopped.unwrap_err().to_string().contains("told not to go on"));
 }
+
+/// Whoever begins late gets the same order, may look back, and leaves the generator where the others do.
+#[test]
+fn made_from_a_position_on() {
+    for len in [1, 2, 3, 10, 64, 1000, 20_000] {
+        for from in [0, 1, len / 4, len / 2, len - 1, len, len + 5] {
+            let (mut whole, mut late) = (Mt19937::new(4), Mt19937::new(4));
+            let expected = Order::random(len, &mut whole, false, len).unwrap();
+            let order = Order::random_from(len, &mut late, false, len, from, &mut || true).unwrap();
+            let what = format!("{len} from {from}");
+            assert_eq!(order.len(), len, "{what}");
+            assert_eq!((late.u64(), late.seed()), (whole.u64(), whole.seed()), "{what}");
+            assert_eq!(order.at(len), None);
+            for position in (from.min(len)..len).rev() {
+                assert!(order.is_made(position), "{what}");
+                assert_eq!(order.at(position), expected.at(position), "{what}");
+            }
+            assert!(from == 0 || !order.is_made(0), "{what}");
+            assert!(order.bytes() < 4 * usize::try_from(len).unwrap() + 4096, "{what}");
+            assert_eq!(indices(&order), indices(&expected), "{what}");
+            assert!(order.is_made(0));
+        }
+    }
+    // Draws that are not one whole permutation are made whole.
+    for (replacement, count) in [(true, 10), (false, 15), (false, 4)] {
+        let (mut whole, mut late) = (Mt19937::new(5), Mt19937::new(5));
+        let expected = Order::random(10, &mut whole, replacement, count).unwrap();
+        let order = Order::random_from(10, &mut late, replacement, count, 3, &mut || true).unwrap();
+        assert_eq!(indices(&order), indices(&expected));
+        assert_eq!(late.u32(), whole.u32());
+    }
+}
+
+/// Long ones are made in three parts.
+#[test]
+fn long_ones_are_made_in_parts() {
+    let len = 64 << 16;
+    let (mut whole, mut late) = (Mt19937::new(9), Mt19937::new(9));
+    let expected = Order::randperm(len, &mut whole).unwrap();
+    let from = len - len / 5;
+    let order = Order::randperm_from(len, &mut late, from, &mut || true).unwrap();
+    assert_eq!(late.u64(), whole.u64());
+    let places = |order: &Order| [from, from + 1, len - 1, from - 1, 0].map(|position| order.is_made(position));
+    assert_eq!(places(&order), [true, true, false, false, false]);
+    assert!(order.bytes() < 300_000, "{}", order.bytes());
+    let same = |range: std::ops::Range<u64>| range.into_iter().all(|at| order.at(at) == expected.at(at));
+    assert!(same(from..len));
+    assert_eq!(places(&order), [true, true, true, false, false]);
+    assert!(same(0..len));
+    assert_eq!(places(&order), [true; 5]);
+}

@@ -99,8 +99,8 @@ impl Random {
         (size, self.wanted % size)
     }
 
-    /// Draws the next chunk; false when there is none.
-    fn draw(&mut self) -> Result<bool, Error> {
+    /// Draws the next chunk for who begins at its index `from`; false when there is none.
+    fn draw(&mut self, from: u64) -> Result<bool, Error> {
         let (size, last) = self.chunk_sizes();
         let full = self.wanted / size;
         if self.chunks > full {
@@ -110,6 +110,8 @@ impl Random {
         let (samples, len) = (self.samples as u64, len as u64);
         self.chunk = if self.replacement {
             Order::random(samples, &mut self.generator, true, len)?
+        } else if len == samples {
+            Order::randperm_from(samples, &mut self.generator, from, &mut || true)?
         } else {
             Order::first_of_randperm(samples, len, &mut self.generator)?
         };
@@ -136,7 +138,7 @@ impl Sampler for Random {
                 self.given += 1;
                 return Ok(Some(usize::try_from(index)?));
             }
-            if !self.draw()? {
+            if !self.draw(0)? {
                 return Ok(None);
             }
         }
@@ -174,7 +176,7 @@ impl Sampler for Random {
         self.begin(0).map_err(|error| Error::state(error.to_string()))?;
         self.go_to(position)?;
         while self.chunks < chunks {
-            self.draw()?;
+            self.draw(0)?;
         }
         Ok(())
     }
@@ -184,7 +186,7 @@ impl Sampler for Random {
         self.go_to(from.saturating_add(count).min(self.wanted))?;
         if self.given - from < count {
             // The end was seen, and with it the last draw.
-            while self.draw()? {}
+            while self.draw(0)? {}
         }
         Ok(self.given - from)
     }
@@ -204,7 +206,7 @@ impl Random {
                 self.used = 0;
                 continue;
             }
-            if left == 0 && !self.draw()? {
+            if left == 0 && !self.draw(missing)? {
                 return Ok(());
             }
             let step = missing.min(self.chunk.len() - self.used);
