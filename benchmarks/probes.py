@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from benchmarks import checksum, procs, shards
+from benchmarks import checksum, procs, scaling, shards
 from benchmarks.workloads import Indices, as_given
 
 Params = dict[str, Any]
@@ -209,4 +209,5 @@ PROBES: dict[str, Callable[[str, int, Params, Any], Answer]] = {
     "resume": resume,
     "state-size": state_size,
     **shards.PROBES,
+    **scaling.PROBES,
 }

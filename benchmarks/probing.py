@@ -15,6 +15,7 @@ UNITS: dict[str, Callable[[float], str]] = {
     "seconds": lambda value: (
         f"{value:.3g} s" if value >= 0.1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
     ),
+    "times": lambda value: f"{value:.2f} x",
     "bytes": lambda value: f"{value / 2**20:.0f} MiB" if value >= 2**20 else f"{value:.0f} B",
 }
 
@@ -109,7 +110,7 @@ def table(rows: list[dict[str, Any]], grid: Callable[[list[str], list[list[str]]
             spread = f"{statistics.median(found):.3g} [{min(found):.3g} {max(found):.3g}]"
         else:
             spread = f"[{unit(min(found))} {unit(max(found))}]" if found else "-"
-            target = f"<= {unit(entry['at_most'])}"
+            target = f">= {unit(entry['at_least'])}" if "at_least" in entry else f"<= {unit(entry['at_most'])}"
         both = [name for name in (against, OURS) if name in results]
         notes = [f"{name}: {unit(results[name]['value'])}" for name in results if name not in both]
         notes += [f"{name}: {results[name]['note']}" for name in results if results[name]["note"]]

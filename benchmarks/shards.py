@@ -145,9 +145,6 @@ def tar(engine: str, workers: int, params: Params, given: Any) -> Answer:
     files = made("tar", params, write_tar)
     size = in_python(files)
 
-    def answer(sample: dict[str, Any]) -> Any:
-        return sample["__key__"].rsplit("/", 1)[-1], sample["jpg"], sample["cls"]
-
     if engine == "read":
         started = time.perf_counter()
         in_python(files)
@@ -155,20 +152,19 @@ def tar(engine: str, workers: int, params: Params, given: Any) -> Answer:
         # Nothing is taken apart: the answer is ours, so that it is the row's.
         from feedrate import open as pipeline_of
 
-        return timed(lambda: pipeline_of(files), answer=answer) | {"value": seconds, "note": f"{size / seconds / 1e6:.0f} MB/s"}
+        return timed(lambda: pipeline_of(files), answer=of_tar) | {"value": seconds, "note": f"{size / seconds / 1e6:.0f} MB/s"}
     if engine == "webdataset":
         import webdataset
 
-        return timed(lambda: webdataset.WebDataset(files, shardshuffle=False), answer=answer)
+        return timed(lambda: webdataset.WebDataset(files, shardshuffle=False), answer=of_tar)
     from feedrate import open as pipeline_of
 
-    if not workers:
-        return timed(lambda: pipeline_of(files), answer=answer)
-    threads = 1 if engine == "one-thread" else workers
-    # Lanes have an order of their own, the same with any number of threads; the answer is not the stored order's.
-    return timed(
-        lambda: in_threads(pipeline_of(files), threads), count=len, answer=lambda batch: [answer(sample) for sample in batch]
-    )
+    return timed(lambda: pipeline_of(files), answer=of_tar)
+
+
+def of_tar(sample: dict[str, Any]) -> Any:
+    """What is compared of a sample; peers put the path before the key."""
+    return sample["__key__"].rsplit("/", 1)[-1], sample["jpg"], sample["cls"]
 
 
 def decoded(sample: dict[str, Any]) -> tuple[np.ndarray[Any, Any], int]:
