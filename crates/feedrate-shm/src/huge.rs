@@ -9,37 +9,36 @@ const LARGE: usize = 4 << 20;
 ///
 /// It is a hint and changes nothing else; elsewhere than on Linux, or for less than 4 MiB, this is [`Vec::with_capacity`].
 pub fn vec_in_large_pages<T>(capacity: usize) -> Vec<T> {
-    #[cfg_attr(not(target_os = "linux"), expect(unused_mut))]
-    let mut items = Vec::<T>::with_capacity(capacity);
-    #[cfg(target_os = "linux")]
-    advise(&mut items);
+    let items = Vec::<T>::with_capacity(capacity);
+    advise(items.as_ptr().cast(), items.capacity().saturating_mul(size_of::<T>()));
     items
 }
 
 /// So many zeros, in memory that is not touched before it is used, as [`vec_in_large_pages`] asks for it.
 pub fn zeros_in_large_pages(len: usize) -> Vec<u32> {
-    #[cfg_attr(not(target_os = "linux"), expect(unused_mut))]
-    let mut items = vec![0; len];
-    #[cfg(target_os = "linux")]
-    advise(&mut items);
+    let items = vec![0; len];
+    advise(items.as_ptr().cast(), len.saturating_mul(size_of::<u32>()));
     items
 }
 
+/// Asks for large pages for so many bytes, where they are many. Nothing but time depends on it.
 #[cfg(target_os = "linux")]
-fn advise<T>(items: &mut Vec<T>) {
+pub(crate) fn advise(start: *const u8, bytes: usize) {
     /// What addresses and lengths are rounded to: as large as any processor's usual page.
     const PAGE: usize = 64 << 10;
-    let bytes = items.capacity().saturating_mul(size_of::<T>());
     if bytes < LARGE {
         return;
     }
-    let start = items.as_mut_ptr().cast::<u8>();
     let before = start.align_offset(PAGE);
     let len = bytes.saturating_sub(before) / PAGE * PAGE;
-    // SAFETY: the whole pages from `start + before` on lie within the vector's allocation, and this advice leaves their content alone. A
-    // kernel without large pages refuses it, which does not matter.
-    let _ = unsafe { rustix::mm::madvise(start.add(before).cast(), len, rustix::mm::Advice::LinuxHugepage) };
+    let pages = start.wrapping_add(before).cast_mut();
+    // SAFETY: this advice changes how the kernel will back these addresses, and not what is there or whether anything is. A kernel without
+    // large pages refuses it, which does not matter.
+    let _ = unsafe { rustix::mm::madvise(pages.cast(), len, rustix::mm::Advice::LinuxHugepage) };
 }
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn advise(_start: *const u8, _bytes: usize) {}
 
 #[cfg(test)]
 mod tests {

@@ -31,6 +31,9 @@ struct Idle {
 /// Heap memory, freed when dropped.
 struct Buffer {
     ptr: NonNull<u8>,
+    capacity: usize,
+    /// What was allocated: a little more than the capacity, at any address.
+    base: NonNull<u8>,
     layout: Layout,
 }
 
@@ -42,23 +45,33 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     fn new(capacity: usize) -> Result<Self> {
         let error = || Error::Size { bytes: capacity };
-        let layout = Layout::from_size_align(capacity, size::ALIGN).map_err(|_| error())?;
-        // Zeroed, which large memory from the kernel is anyway: a slot can then be read as bytes.
-        // Zeroed, so that all of it may be looked at as bytes; for large memory the kernel has done it already.
-        // SAFETY: the capacity of a slot is never zero.
-        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| Error::Memory {
+        // Not aligned by the allocator, which would then write the zeros itself, and touch pages of which the kernel has none but zeros.
+        let room = capacity.checked_add(size::ALIGN).ok_or_else(error)?;
+        let layout = Layout::from_size_align(room, 1).map_err(|_| error())?;
+        // Zeroed, so that all of it may be looked at as bytes.
+        // SAFETY: the layout is not empty.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| Error::Memory {
             doing: "allocating a buffer",
             bytes: capacity,
             source: std::io::ErrorKind::OutOfMemory.into(),
         })?;
-        Ok(Self { ptr, layout })
+        crate::huge::advise(base.as_ptr(), room);
+        let before = base.as_ptr().align_offset(size::ALIGN);
+        // SAFETY: there are as many bytes more than the capacity as the alignment has, which `before` is less than.
+        let ptr = unsafe { base.add(before) };
+        Ok(Self {
+            ptr,
+            capacity,
+            base,
+            layout,
+        })
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated by `new` with this layout, and dropped once.
-        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
@@ -90,7 +103,7 @@ impl LocalArena {
             Some(buffer) => buffer,
             None => Buffer::new(capacity)?,
         };
-        self.used_bytes.fetch_add(buffer.layout.size(), Ordering::Relaxed);
+        self.used_bytes.fetch_add(buffer.capacity, Ordering::Relaxed);
         Ok(LocalSlot {
             buffer: Some(buffer),
             len,
@@ -114,16 +127,16 @@ impl Idle {
     /// The tightest idle buffer; among equals the one used last, whose pages are warm.
     fn take(&mut self, len: usize) -> Option<Buffer> {
         let (at, _) = (self.buffers.iter().enumerate())
-            .filter(|(_, buffer)| size::serves(buffer.layout.size(), len))
-            .min_by_key(|(at, buffer)| (buffer.layout.size(), usize::MAX - at))?;
+            .filter(|(_, buffer)| size::serves(buffer.capacity, len))
+            .min_by_key(|(at, buffer)| (buffer.capacity, usize::MAX - at))?;
         let buffer = self.buffers.remove(at);
-        self.bytes -= buffer.layout.size();
+        self.bytes -= buffer.capacity;
         Some(buffer)
     }
 
     /// Takes a buffer in and gives out what exceeds `keep` bytes, longest unused first.
     fn put(&mut self, buffer: Buffer, keep: usize) -> Vec<Buffer> {
-        self.bytes += buffer.layout.size();
+        self.bytes += buffer.capacity;
         self.buffers.push(buffer);
         let mut surplus = 0;
         while self.bytes > keep {
@@ -166,7 +179,7 @@ impl Drop for LocalSlot {
         let (Some(buffer), Some(arena)) = (self.buffer.take(), self.arena.upgrade()) else {
             return;
         };
-        let size = buffer.layout.size();
+        let size = buffer.capacity;
         let used = arena.used_bytes.fetch_sub(size, Ordering::Relaxed) - size;
         let keep = arena.idle_bytes.max(used);
         // freed outside the lock, as is the buffer itself when the cache is busy
