@@ -40,9 +40,9 @@ struct Late {
     items: Vec<u32>,
     /// Before it was drawn, to make the other parts if they are asked for.
     before: Mt19937,
-    /// Behind `items`.
+    /// Behind `items`, where that is the end of it.
     rest: OnceLock<Vec<u32>>,
-    /// From the front; with it nothing else is needed.
+    /// All of it.
     whole: OnceLock<Vec<u32>>,
 }
 
@@ -68,28 +68,42 @@ impl Late {
         })
     }
 
-    /// The positions from `from` on, as far as they are there.
-    fn part(&self, from: u32) -> Vec<u32> {
+    /// Where the part behind the first one begins.
+    fn behind(&self) -> u32 {
+        self.from + index(self.items.len())
+    }
+
+    /// Whether the part behind is made without the whole, which takes as long if it is most of it.
+    fn in_parts(&self) -> bool {
+        self.behind() >= self.len - self.len / 4
+    }
+
+    fn make(&self, from: u32) -> Vec<u32> {
         part_of_permutation(&mut self.before.clone(), self.len, from, self.len, &mut || true).unwrap_or_default()
     }
 
     fn at(&self, position: u32) -> Option<u32> {
-        let Some(behind) = position.checked_sub(self.from) else {
-            return self.whole.get_or_init(|| self.part(0)).get(position as usize).copied();
-        };
-        let behind = behind as usize;
-        let found = self.items.get(behind).copied();
-        found.or_else(|| {
-            let rest = self.rest.get_or_init(|| self.part(self.from + index(self.items.len())));
-            rest.get(behind - self.items.len()).copied()
-        })
+        if position >= self.len {
+            return None;
+        }
+        let offset = position.checked_sub(self.from);
+        if let Some(item) = offset.and_then(|offset| self.items.get(offset as usize)) {
+            return Some(*item);
+        }
+        match position.checked_sub(self.behind()) {
+            Some(offset) if self.in_parts() => self.rest.get_or_init(|| self.make(self.behind())).get(offset as usize),
+            _ => self.whole.get_or_init(|| self.make(0)).get(position as usize),
+        }
+        .copied()
     }
 
     fn is_made(&self, position: u32) -> bool {
-        if position < self.from {
-            self.whole.get().is_some()
+        if (self.from..self.behind()).contains(&position) || position >= self.len {
+            true
+        } else if position > self.from && self.in_parts() {
+            self.rest.get().is_some()
         } else {
-            position - self.from < index(self.items.len()) || self.rest.get().is_some()
+            self.whole.get().is_some()
         }
     }
 

@@ -132,4 +132,14 @@ fn long_ones_are_made_in_parts() {
     assert_eq!(places(&order), [true, true, true, false, false]);
     assert!(same(0..len));
     assert_eq!(places(&order), [true; 5]);
+
+    // In the first half what lies behind the first part is most of it, and made with the whole.
+    let order = Order::randperm_from(len, &mut Mt19937::new(9), len / 8, &mut || true).unwrap();
+    let places = |order: &Order| [len / 8, len - 1, 0, len].map(|position| order.is_made(position));
+    assert_eq!(places(&order), [true, false, false, true]);
+    assert_eq!((order.at(len), order.is_made(len - 1)), (None, false));
+    let same = |range: std::ops::Range<u64>| range.into_iter().all(|at| order.at(at) == expected.at(at));
+    assert!(same(len / 8..len));
+    assert_eq!(places(&order), [true; 4]);
+    assert!(same(0..len / 8));
 }
