@@ -140,7 +140,7 @@ impl Idle {
         self.buffers.push(buffer);
         let mut surplus = 0;
         while self.bytes > keep {
-            self.bytes -= self.buffers[surplus].layout.size();
+            self.bytes -= self.buffers[surplus].capacity;
             surplus += 1;
         }
         self.buffers.drain(..surplus).collect()
