@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks import checksum, procs, shards
-
-Params = dict[str, Any]
-Answer = dict[str, Any]
+from benchmarks.shards import Answer, Params
 
 
 def compared(epoch: Callable[[int], Iterable[Any]], rounds: int, answer: Callable[[Any], Any]) -> Answer:

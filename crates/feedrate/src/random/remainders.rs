@@ -1,6 +1,6 @@
 //! Many draws to numbers below a bound that falls.
 
-/// Takes draws modulo `first`, `first - 1` and so on: at least 1, and less than 2³¹.
+/// Takes draws modulo `first`, `first - 1` and so on: less than 2³¹, and still 1 for the last draw.
 pub(super) fn remainders(draws: &mut [u32], first: u32) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -21,7 +21,7 @@ fn wide(draws: &mut [u32], first: u32) {
     plain(draws, first);
 }
 
-/// By doubles, of which processors divide several at a time: a third of the time of dividing integers.
+/// By doubles, of which processors divide several at a time, and integers one by one.
 #[inline(always)]
 fn plain(draws: &mut [u32], first: u32) {
     // Added to a double from 0 to 2³², it leaves the nearest integer in the low half.
@@ -69,7 +69,7 @@ mod tests {
                 let multiple = (*case / by) * by;
                 *case = multiple.wrapping_add(generator.u32() % 3).wrapping_sub(1);
             }
-            for ends in [[0, u32::MAX], [first - 1, first], [by_half(first), by_half(first) + 1]] {
+            for ends in [[0, u32::MAX], [first - 1, first], [first / 2, first / 2 + 1]] {
                 let mut edge = cases.clone();
                 for (case, end) in edge.iter_mut().zip(ends) {
                     *case = end;
@@ -82,9 +82,5 @@ mod tests {
                 assert_eq!(edge, expected, "below {first}");
             }
         }
-    }
-
-    fn by_half(first: u32) -> u32 {
-        first / 2
     }
 }
