@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use feedrate::BoxError;
-use feedrate::batch::{DType, Foreign, Heap, Other, Tensor, Value};
+use feedrate::batch::{DType, Foreign, Heap, Other, Tensor, Value, give_back};
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -194,7 +194,7 @@ impl Maker {
                     for copy in &mut copies {
                         // SAFETY: `to` is new memory of this length; nobody else knows the object before the list is given out.
                         unsafe { copy.to.copy_from_nonoverlapping(copy.from.as_ptr(), copy.from.len()) };
-                        copy.from = Vec::new();
+                        give_back(std::mem::take(&mut copy.from));
                     }
                 });
             }

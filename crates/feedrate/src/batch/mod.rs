@@ -9,6 +9,7 @@ mod allocator;
 mod collate;
 mod dtype;
 pub(crate) mod encode;
+mod spare;
 mod tensor;
 mod transfer;
 mod value;
@@ -16,6 +17,8 @@ mod value;
 pub use allocator::{Allocator, Buffer, Heap};
 pub use collate::{CollateError, collate, stack};
 pub use dtype::{DType, Element};
+pub use spare::give_back;
+pub(crate) use spare::{copied, spare};
 #[cfg(all(feature = "processes", target_os = "linux"))]
 pub(crate) use tensor::packed;
 pub use tensor::{Tensor, TensorError};

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::shards::no_part;
 use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
-use crate::batch::Value;
+use crate::batch::{Value, spare};
 use crate::store;
 
 /// Folders in each other that are entered.
@@ -418,7 +418,9 @@ impl FilesReader {
             let length = file.metadata()?.len();
             let mut bytes = Vec::new();
             if length <= self.options.max_file_bytes {
-                bytes.reserve_exact(usize::try_from(length).unwrap_or(0));
+                let length = usize::try_from(length).unwrap_or(0);
+                bytes = spare(length);
+                bytes.reserve_exact(length);
             }
             let limit = self.options.max_file_bytes;
             file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;

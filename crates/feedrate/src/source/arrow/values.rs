@@ -14,7 +14,7 @@ use arrow_array::{Array, BooleanArray};
 use arrow_buffer::Buffer as ArrowBuffer;
 use arrow_schema::{DataType, Field, IntervalUnit, TimeUnit};
 
-use crate::batch::{Buffer, DType, Heap, Tensor, TensorError, Value};
+use crate::batch::{Buffer, DType, Heap, Tensor, TensorError, Value, copied};
 
 /// What tensors need of memory that they do not own alone.
 const ALIGNED: usize = 16;
@@ -261,10 +261,10 @@ fn other(array: &dyn Array, row: usize) -> Result<Value, String> {
         DataType::Utf8 => array.as_string::<i32>().value(row).into(),
         DataType::LargeUtf8 => array.as_string::<i64>().value(row).into(),
         DataType::Utf8View => array.as_string_view().value(row).into(),
-        DataType::Binary => Value::Bytes(array.as_binary::<i32>().value(row).to_vec()),
-        DataType::LargeBinary => Value::Bytes(array.as_binary::<i64>().value(row).to_vec()),
-        DataType::BinaryView => Value::Bytes(array.as_binary_view().value(row).to_vec()),
-        DataType::FixedSizeBinary(_) => Value::Bytes(array.as_fixed_size_binary().value(row).to_vec()),
+        DataType::Binary => Value::Bytes(copied(array.as_binary::<i32>().value(row))),
+        DataType::LargeBinary => Value::Bytes(copied(array.as_binary::<i64>().value(row))),
+        DataType::BinaryView => Value::Bytes(copied(array.as_binary_view().value(row))),
+        DataType::FixedSizeBinary(_) => Value::Bytes(copied(array.as_fixed_size_binary().value(row))),
         DataType::Decimal32(_, _) | DataType::Decimal64(_, _) | DataType::Decimal128(_, _) => {
             decimal(array, row).ok_or("a decimal is none")?.into()
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::batch::{DType, Heap, Tensor, TensorError, Value};
+use crate::batch::{DType, Heap, Tensor, TensorError, Value, copied};
 
 /// How a column is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Encoding {
     /// The value of these bytes.
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Value, String> {
         match self {
-            Self::Bytes => Ok(Value::Bytes(bytes.to_vec())),
+            Self::Bytes => Ok(Value::Bytes(copied(bytes))),
             Self::Str => text(bytes).map(|text| Value::Str(text.to_owned())),
             Self::StrDecimal => text(bytes).map(|text| Value::Str(text.to_owned())),
             Self::Int => match bytes.try_into() {
@@ -91,7 +91,7 @@ impl Encoding {
                 let (_, rest) = word(bytes)?;
                 list(rest, |element| inner.decode(element))
             }
-            Self::JpegArray => list(bytes, |element| Ok(Value::Bytes(element.to_vec()))),
+            Self::JpegArray => list(bytes, |element| Ok(Value::Bytes(copied(element)))),
         }
     }
 }

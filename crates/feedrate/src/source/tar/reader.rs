@@ -8,7 +8,7 @@ use super::members::{End, Members};
 use super::name::{is_hidden, split, text, trimmed};
 use super::notes::Counters;
 use super::options::{Duplicates, EndMark, Grouping, Missing, Options};
-use crate::batch::Value;
+use crate::batch::{Value, spare};
 use crate::source::compress::Codec;
 use crate::source::index::Index;
 use crate::source::{Fault, Mark, Reader, Record, SourceError};
@@ -490,7 +490,7 @@ impl Sample {
             self.fail(reader, Fault::TooLarge, message);
         } else if read {
             self.left -= size;
-            let mut body = Vec::new();
+            let mut body = spare(usize::try_from(size).unwrap_or(usize::MAX));
             match reader.members.read(&mut body) {
                 Ok(()) => {
                     let body = self.unpacked(reader, &field, body);

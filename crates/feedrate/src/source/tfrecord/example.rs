@@ -2,7 +2,7 @@
 
 use super::Ones;
 use super::proto::{Field, Fields, Malformed, varint};
-use crate::batch::{DType, Heap, Tensor, TensorError, Value};
+use crate::batch::{DType, Heap, Tensor, TensorError, Value, copied};
 
 /// Why there is no value.
 #[derive(Debug, Clone, PartialEq)]
@@ -209,7 +209,7 @@ fn strings(list: &[u8], one: One, name: &str) -> Result<Value, Refused> {
     let mut fields = Fields::new(list);
     while let Some((number, field)) = fields.next()? {
         if let (1, Field::Bytes(bytes)) = (number, field) {
-            items.push(Value::Bytes(bytes.to_vec()));
+            items.push(Value::Bytes(copied(bytes)));
         }
     }
     match one {

@@ -12,7 +12,7 @@ use super::codec::{Codec, Piece};
 use super::paths::Paths;
 use super::window::{Input, Stream, Window};
 use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
-use crate::batch::Value;
+use crate::batch::{Value, copied};
 use crate::store::Blob;
 
 /// Length, and its checksum.
@@ -342,7 +342,7 @@ impl TfReader {
             ));
         }
         let (value, what) = match self.content {
-            TfContent::Raw => return Ok(Value::map([("record", Value::Bytes(bytes.to_vec()))])),
+            TfContent::Raw => return Ok(Value::map([("record", Value::Bytes(copied(bytes)))])),
             TfContent::Example => (example::example(bytes, &self.wanted), "Example"),
             TfContent::SequenceExample => (example::sequence(bytes, &self.wanted), "SequenceExample"),
         };

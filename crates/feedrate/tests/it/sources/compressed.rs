@@ -97,16 +97,20 @@ fn cut_and_damaged_streams_are_errors() {
             );
             assert_eq!(records, plain[..records.len()], "{tool} {cut}");
         }
-        // A bit in the middle: what is checked by a sum is seen; nothing may be read as whole that is not.
+        // A bit in the middle: what is checked by a sum is seen; nothing may be read as whole that is not. Some bits carry nothing: with
+        // about one in 150 of these archives, which differ by their times, the tools too give the same bytes as before.
         if tool != "lz4" {
             for at in (20..whole.len()).step_by(9001) {
                 let mut bad = whole.clone();
                 bad[at] ^= 0x10;
                 let tar = Tar::new([folder.write("bad.tar", &bad)]).url(false);
-                let (_, error) = tar
+                let (records, error) = tar
                     .open(0, None)
                     .map_or_else(|error| (Vec::new(), Some(error)), |mut reader| drain(&mut *reader));
-                assert!(error.is_some(), "{tool} with a wrong bit at {at} gives no error");
+                assert!(
+                    error.is_some() || records == plain,
+                    "{tool} with a wrong bit at {at} gives other bytes and no error"
+                );
             }
         }
         let mut more = whole.clone();
