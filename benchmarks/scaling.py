@@ -47,9 +47,8 @@ def seconds(epoch: Callable[[int], Iterable[Any]], threads: int) -> float:
 
 def at_once(epoch: Callable[[int], Iterable[Any]]) -> float:
     """Seconds until each of two processes is through an epoch with one thread. Starting them is not counted."""
-    gates = [os.pipe() for _ in range(2)]
+    (begin, go), (waiting, ready) = os.pipe(), os.pipe()
     children = []
-    (begin, _), (_, ready) = gates
     for _ in range(2):
         child = os.fork()
         if child == 0:
@@ -62,15 +61,16 @@ def at_once(epoch: Callable[[int], Iterable[Any]]) -> float:
             finally:
                 os._exit(code)
         children.append(child)
+    # Only children hold it from here on: where all of them have died, there is an end.
+    os.close(ready)
     for _ in children:
-        os.read(gates[1][0], 1)
+        os.read(waiting, 1)
     started = time.perf_counter()
-    os.write(gates[0][1], b"..")
+    os.write(go, b"..")
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     taken = time.perf_counter() - started
-    for gate in gates:
-        os.close(gate[0])
-        os.close(gate[1])
+    for end in (begin, go, waiting):
+        os.close(end)
     if any(codes):
         raise RuntimeError(f"processes with one thread each ended with {codes}")
     return taken

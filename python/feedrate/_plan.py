@@ -221,6 +221,18 @@ class _Ledger:
         return self._entries[delivered - self._first] if self._entries else None
 
 
+_NOTHING = object()
+
+
+def run_out(sampler: Any, state: Any) -> None:
+    """Gives a sampler its state of the end of a pass, so that the next one begins at the start. Whether it still has to find that end, or
+    starts over at once, only asking tells."""
+    with _randoms.preserved():
+        sampler.load_state_dict(copy.deepcopy(state))
+        if next(iter(sampler), _NOTHING) is not _NOTHING:
+            sampler.load_state_dict(copy.deepcopy(state))
+
+
 class SamplerPlan(Plan):
     """A sampler that is iterated: the user's, or one of ours with a state of its own.
 
@@ -370,6 +382,9 @@ class SamplerPlan(Plan):
         sampler, state = self._sampler, self._saved.get("sampler")
         if state is None:
             return None
+        if state["sampler"] is not None and not _is_ours(sampler) and (self._saved.get("ended") or self._all_given(state)):
+            run_out(sampler, state["sampler"])
+            return iter(())
         if state["sampler"] is not None:
             sampler.load_state_dict(copy.deepcopy(state["sampler"]))
         if self._saved.get("ended"):
@@ -381,6 +396,15 @@ class SamplerPlan(Plan):
             inner.load_state_dict(copy.deepcopy(saved))
         found: Iterator[Any] = inner
         return found
+
+    def _all_given(self, state: dict[str, Any]) -> bool:
+        """Whether the sampler, by its length, had given all of this pass. One that starts over when it has would do so now."""
+        if state["iterator"] is not None:
+            return False
+        try:
+            return 0 < self._passed == len(self._sampler)
+        except TypeError:
+            return False
 
     def _replayed(self, digest: Any) -> Iterator[Any]:
         """Iterates the sampler again from the start of the epoch to where this begins."""

@@ -18,11 +18,9 @@ from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._fetch import END, Stated
 from feedrate._iterate import has_state
 from feedrate._pipeline import Mix, Pipeline, holds_pipeline
-from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan
+from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan, run_out
 from feedrate._ranks import Ranks, around
 from feedrate._state_checks import FORMAT, check_state, ordering
-
-_NOTHING = object()
 
 
 def _generators(loader: Any) -> dict[str, Any]:
@@ -437,10 +435,10 @@ def _settle(loader: Any, state: dict[str, Any]) -> None:
     sampler, _ = ordering(loader)
     saved = state["plan"].get("sampler")
     if saved is not None and saved["sampler"] is not None:
-        with _randoms.preserved():
-            sampler.load_state_dict(copy.deepcopy(saved["sampler"]))
-            # Saved at the end of an epoch: either it has to run out before it starts again, or it stands at the start already.
-            if state.get("over") and next(iter(sampler), _NOTHING) is not _NOTHING:
+        if state.get("over"):
+            run_out(sampler, saved["sampler"])
+        else:
+            with _randoms.preserved():
                 sampler.load_state_dict(copy.deepcopy(saved["sampler"]))
     workers = state.get("workers")
     stand = workers["each"][0] if workers is not None and _shares_dataset(loader) else None
