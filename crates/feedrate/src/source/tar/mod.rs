@@ -260,13 +260,17 @@ impl Source for Tar {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let blob = self.shards.blob(part)?;
-        let index = if self.options.grouping == Grouping::Scattered {
+        // A mark by number alone: behind the first record no real one has this offset.
+        let by_number = self.has_indexes() && from.is_some_and(|mark| mark.number > 0 && mark.offset == 0);
+        let index = if by_number || self.options.grouping == Grouping::Scattered {
             Some(self.index_of(part)?)
         } else {
             self.slots()?.get(part).and_then(OnceLock::get).map(Arc::clone)
         };
         let mut reader = self.reader(blob, index)?;
-        if let Some(mark) = from {
+        if let Some(mark) = from
+            && !(by_number && Reader::seek(&mut reader, mark.number)?)
+        {
             reader.go_to(mark)?;
         }
         Ok(Box::new(reader))

@@ -84,6 +84,10 @@ impl TarReader {
     /// Goes to a mark that a reader of the same archive gave.
     pub(super) fn go_to(&mut self, mark: Mark) -> Result<(), SourceError> {
         self.pending = false;
+        if mark.number <= self.number {
+            // What comes again came before.
+            self.finished.clear();
+        }
         self.number = mark.number;
         self.next = mark.offset;
         self.done = false;
@@ -608,10 +612,7 @@ impl Reader for TarReader {
             let to = self.number.saturating_add(count).min(index.len());
             let passed = to.saturating_sub(self.number);
             if passed > 0 {
-                self.go_to(Mark {
-                    number: to,
-                    offset: index.offset(to),
-                })?;
+                self.seek(to)?;
             }
             return Ok(passed);
         }
@@ -624,5 +625,18 @@ impl Reader for TarReader {
         let passed = self.pass(count);
         self.members.hop(false);
         passed
+    }
+
+    fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
+        // One that has failed is opened anew.
+        let Some(index) = self.index.clone().filter(|_| self.broken.is_none()) else {
+            return Ok(false);
+        };
+        let number = number.min(index.len());
+        self.go_to(Mark {
+            number,
+            offset: index.offset(number),
+        })?;
+        Ok(true)
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::batch::Value;
-use crate::source::Record;
+use crate::source::{Mark, Record};
 
 /// Writes members without any library, so that everything can be got wrong.
 #[derive(Default, Clone)]
@@ -424,6 +424,16 @@ fn an_index_finds_samples_by_number() {
         }
         let mut reader = tar.open(0, None).unwrap();
         assert_eq!((reader.skip(99).unwrap(), reader.next().unwrap()), (50, None));
+        // By the number alone, in a new reader and in one that has been elsewhere, also where it has been before.
+        for (number, record) in (0..).zip(&all) {
+            let mut begun = tar.open(0, Some(Mark { number, offset: 0 })).unwrap();
+            assert_eq!(begun.next().unwrap().as_ref(), Some(record));
+        }
+        for number in [49_u8, 3, 3, 4, 25, 0, 49, 50, 7] {
+            assert!(reader.seek(number.into()).unwrap());
+            assert_eq!(reader.mark().number, u64::from(number));
+            assert_eq!(reader.next().unwrap().as_ref(), all.get(usize::from(number)));
+        }
     }
     // A bad index, and one of an archive that was changed, is made again.
     let beside = folder.join("a.tar.feedrate-index");
