@@ -209,23 +209,29 @@ class LaneFetcher:
         samples: list[Any] = []
         rest: dict[int, list[Any]] = {}
         stands: dict[int, tuple[int, Any]] = {}
-        for lane, units, begin in turn.units:
-            opened = self._lane(lane, units, begin, turn)
-            unit = self._unit(opened)
-            if len(unit) == self._shape.samples:
-                samples += unit
-            else:
-                rest[lane] = unit
-            stands[lane] = units + 1, self._cursor(opened)
-        self._stage = "collation"
         batch = END
-        if samples:
-            data = samples if self._auto else samples[0]
-            try:
-                batch = self._collate(data)
-            except Exception as error:
-                explain(error, data, None)
-                raise
+        try:
+            for lane, units, begin in turn.units:
+                opened = self._lane(lane, units, begin, turn)
+                unit = self._unit(opened)
+                if len(unit) == self._shape.samples:
+                    samples += unit
+                else:
+                    rest[lane] = unit
+                stands[lane] = units + 1, self._cursor(opened)
+            self._stage = "collation"
+            if samples:
+                data = samples if self._auto else samples[0]
+                try:
+                    batch = self._collate(data)
+                except Exception as error:
+                    explain(error, data, None)
+                    raise
+        except Exception:
+            # What is left over of other lanes was not in the batch that failed: it comes with their next turn.
+            for lane, unit in rest.items():
+                self._lanes[lane].left = unit
+            raise
         skipped, self._skipper.fresh = self._skipper.fresh, []
         return Units(batch, rest, stands, skipped)
 

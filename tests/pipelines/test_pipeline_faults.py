@@ -353,3 +353,38 @@ def test_an_interrupt_is_seen_while_a_prefetch_is_waited_for() -> None:
             assert "interrupted" in running.communicate(timeout=60)[0]
         finally:
             running.kill()
+
+
+def fails_at_1_of_5(number: int) -> int:
+    if number % 5 == 1:
+        raise ValueError(number)
+    return number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_left_over_beside_a_failure_comes_later(workers: int) -> None:
+    """A lane ends in a turn in which another one fails: the turn's batch is lost, and what the lane has left over is not."""
+    pipeline = feedrate.from_items(range(20)).map(fails_at_1_of_5).filter(lambda number: number % 3).lanes(rows=3, units=2)
+
+    def loader() -> Any:
+        return feedrate.DataLoader(pipeline, batch_size=4, num_workers=workers, workers="thread", seed=1, collate_fn=list)
+
+    def told(batches: Any) -> Any:
+        """Batches and errors to the end, and the states before each and behind the last."""
+        found, states = [], [made.state_dict()]
+        while True:
+            try:
+                found.append(next(batches))
+            except StopIteration:
+                return found, states
+            except ValueError as error:
+                found.append(str(error))
+            states.append(made.state_dict())
+
+    made = loader()
+    whole, states = told(iter(made))
+    assert [8] in whole
+    for cut, state in enumerate(states):
+        made = loader()
+        made.load_state_dict(state)
+        assert told(iter(made))[0] == whole[cut:], cut

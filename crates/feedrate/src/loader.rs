@@ -323,13 +323,12 @@ impl<B> Epoch<'_, B> {
                 }
                 Some(Err(_)) => return found,
                 None => {
-                    let samples = lanes.last()?;
+                    let (samples, number) = lanes.last()?;
                     drop(progress);
-                    let (tail, position) = (self.tail?, self.delivery.last().map_or(0, |(at, _)| at + 1));
                     return Some(Ok(Delivered {
-                        position,
+                        position: self.delivery.last().map_or(0, |(at, _)| at + 1),
                         worker: 0,
-                        output: tail(samples, self.start.epoch, position),
+                        output: self.tail?(samples, self.start.epoch, number),
                     }));
                 }
             }

@@ -383,7 +383,7 @@ impl LanePlan {
             if units.is_empty() {
                 continue;
             }
-            let turn = Arc::new(Turn::new(row, units));
+            let turn = Arc::new(Turn::new(self.turn - 1, row, units));
             progress.planned.push_back((self.position, Arc::clone(&turn)));
             self.position += 1;
             return Some(BatchJob {
@@ -517,8 +517,8 @@ impl LaneProgress {
         self.turns = self.turns.max((units - 1) * shape.rows + lane / shape.units + 1);
     }
 
-    /// When all lanes have ended: the samples of the next of the last batches.
-    pub(super) fn last(&mut self) -> Option<Vec<Value>> {
+    /// When all lanes have ended: the samples of the next of the last batches, and its position behind those of the turns.
+    pub(super) fn last(&mut self) -> Option<(Vec<Value>, u64)> {
         if self.last.is_none() {
             let mut batches = self.last_batches();
             let given = usize::try_from(self.tail).unwrap_or(usize::MAX).min(batches.len());
@@ -527,7 +527,7 @@ impl LaneProgress {
         }
         let samples = self.last.as_mut()?.pop_front()?;
         self.tail += 1;
-        Some(samples)
+        Some((samples, self.turns + self.tail - 1))
     }
 
     /// What is left over, by columns: the same on any number of ranks.

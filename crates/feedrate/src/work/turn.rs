@@ -20,6 +20,8 @@ pub(crate) struct Unit {
 /// What a task of lanes is, and where its worker puts what the delivery has to know beside the batch.
 #[derive(Debug)]
 pub struct Turn {
+    /// Which one of the epoch it is, whatever was planned before it: the position of its batch as user code sees it.
+    pub(crate) number: u64,
     /// Tasks of one row go to one worker.
     pub(crate) row: u64,
     pub(crate) units: Vec<Unit>,
@@ -38,8 +40,9 @@ pub(crate) struct Done {
 }
 
 impl Turn {
-    pub(crate) fn new(row: u64, units: Vec<Unit>) -> Self {
+    pub(crate) fn new(number: u64, row: u64, units: Vec<Unit>) -> Self {
         Self {
+            number,
             row,
             units,
             done: Mutex::new(None),

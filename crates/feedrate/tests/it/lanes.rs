@@ -372,3 +372,73 @@ fn what_cannot_be_is_refused() {
     refused(with(&pipeline).batch_size(4).lanes(2, 1), &["8 in the state, 2 here"]);
     refused(with(&pipeline).batch_size(4).in_order(false), &["in_order"]);
 }
+
+/// A batch's position and random numbers are its own: neither the threads, nor the window, nor a resume change them.
+#[test]
+fn collate_functions_see_the_same_positions_and_numbers() {
+    type Seen = (u64, u64, Vec<i64>);
+    let build = |threads: usize, prefetch: usize, state: Option<State>| {
+        let mut builder = DataLoader::pipeline(numbers("n", 22)).batch_size(4).seed(1).collate(
+            |samples: Vec<Value>, cx| -> Result<Seen, _> {
+                let drawn = cx.rng(0).below(1_000_000);
+                Ok((cx.position, drawn, samples.iter().map(int).collect()))
+            },
+        );
+        if threads > 0 {
+            builder = builder.threads(threads).prefetch(prefetch);
+        }
+        match state {
+            Some(state) => builder.resume(state).build().unwrap(),
+            None => builder.build().unwrap(),
+        }
+    };
+    let mut loader = build(0, 0, None);
+    let mut epoch = loader.iter().unwrap();
+    let mut states = vec![epoch.state().unwrap()];
+    let mut whole = Vec::new();
+    while let Some(batch) = epoch.next() {
+        whole.push(batch.unwrap());
+        states.push(epoch.state().unwrap());
+    }
+    assert_eq!(whole.iter().map(|(_, _, samples)| samples.len()).sum::<usize>(), 22);
+    assert!(whole.is_sorted_by(|a, b| a.0 < b.0), "{whole:?}");
+    for (threads, prefetch) in [(0, 0), (1, 1), (2, 2), (4, 3)] {
+        for (cut, state) in states.iter().enumerate() {
+            let mut loader = build(threads, prefetch, Some(state.clone()));
+            let rest: Vec<Seen> = loader.iter().unwrap().map(Result::unwrap).collect();
+            assert_eq!(rest, whole[cut..], "{threads} threads, cut {cut}");
+        }
+    }
+}
+
+/// A lane that ends in a turn in which another one fails keeps what is left over.
+#[test]
+fn what_is_left_over_beside_a_failure_comes_later() {
+    let pipeline = numbers("n", 20)
+        .map("fails", |value, _| match int(&value) % 5 {
+            1 => Err(format!("bad {}", int(&value)).into()),
+            _ => Ok(value),
+        })
+        .keep("some", |value, _| Ok(int(value) % 3 != 0));
+    let told = |batch: Result<Vec<Value>, Error>| batch.map(|batch| batch.iter().map(int).collect::<Vec<_>>()).ok();
+    for threads in [0, 2] {
+        let how = How {
+            lanes: Some((3, 2)),
+            ..PLAIN
+        };
+        let mut loader = build(&pipeline, how, threads, None);
+        let mut epoch = loader.iter().unwrap();
+        let mut states = vec![epoch.state().unwrap()];
+        let mut whole = Vec::new();
+        while let Some(batch) = epoch.next() {
+            whole.push(told(batch));
+            states.push(epoch.state().unwrap());
+        }
+        assert!(whole.iter().flatten().flatten().any(|number| *number == 8), "{whole:?}");
+        for (cut, state) in states.into_iter().enumerate() {
+            let mut loader = build(&pipeline, how, threads, Some(state));
+            let rest: Vec<_> = loader.iter().unwrap().map(told).collect();
+            assert_eq!(rest, whole[cut..], "{threads} threads, cut {cut}");
+        }
+    }
+}

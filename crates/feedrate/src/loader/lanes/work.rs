@@ -151,8 +151,43 @@ impl<B> LaneWork<B> {
         task: &Task<BatchJob>,
         turn: &Turn,
     ) -> Result<B, Error> {
-        let mut samples = Vec::new();
-        let (mut rest, mut stands) = (Vec::new(), Vec::new());
+        let task = &Task {
+            position: turn.number,
+            ..task.clone()
+        };
+        let mut taken = Taken::default();
+        let batch = self.take(kept, worker, task, turn, &mut taken).and_then(|()| {
+            let samples = std::mem::take(&mut taken.samples);
+            let full = !samples.is_empty();
+            full.then(|| self.common.collate(worker, task, samples)).transpose()
+        });
+        let Taken { rest, stands, .. } = taken;
+        match batch {
+            Ok(batch) => {
+                let full = batch.is_some();
+                turn.leave(Done { full, rest, stands });
+                batch.ok_or_else(|| Error::bug("a turn without a batch"))
+            }
+            Err(error) => {
+                // What is left over of other lanes was not in the batch that failed: it comes with their next turn.
+                for (lane, found) in rest {
+                    if let Some(open) = kept.get_mut(&lane) {
+                        open.left = Some(found);
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn take(
+        &self,
+        kept: &mut HashMap<u64, Open>,
+        worker: WorkerInfo,
+        task: &Task<BatchJob>,
+        turn: &Turn,
+        taken: &mut Taken,
+    ) -> Result<(), Error> {
         for unit in &turn.units {
             let open = self.open(kept, unit, task.job.epoch);
             let found = open.and_then(|open| Ok((open.unit(self.samples)?, open.cursor(self.timed))));
@@ -166,21 +201,24 @@ impl<B> LaneWork<B> {
                 source,
             })?;
             if found.len() == self.samples {
-                samples.extend(found);
+                taken.samples.extend(found);
             } else {
-                rest.push((unit.lane, found));
+                taken.rest.push((unit.lane, found));
             }
-            stands.push((unit.lane, unit.before + 1, cursor));
+            taken.stands.push((unit.lane, unit.before + 1, cursor));
         }
-        let full = !samples.is_empty();
-        let batch = if full {
-            Some(self.common.collate(worker, task, samples)?)
-        } else {
-            None
-        };
-        turn.leave(Done { full, rest, stands });
-        batch.ok_or_else(|| Error::bug("a turn without a batch"))
+        Ok(())
     }
+}
+
+/// The units of a turn.
+#[derive(Default)]
+struct Taken {
+    /// Of full ones.
+    samples: Vec<Value>,
+    /// What is left over of lanes that have ended.
+    rest: Vec<(u64, Vec<Value>)>,
+    stands: Vec<(u64, u64, Option<State>)>,
 }
 
 impl<B> fmt::Debug for LaneWork<B> {
