@@ -6,6 +6,7 @@ import collections
 import csv
 import io
 import json
+import os
 import random
 import tarfile
 from pathlib import Path
@@ -137,3 +138,27 @@ def test_each_way_gives_the_same_records(name: str, tmp_path: Path) -> None:
             batches = loader(opened(), batch_size=4, shuffle=True, num_workers=workers, workers="thread", collate_fn=just)
             found = collections.Counter(plain(record) for batch in batches for record in batch)
             assert found == collections.Counter(want), (loader, workers)
+
+
+@pytest.mark.parametrize("name", ["tar", "tar beside", "tar scattered", "jsonl", "csv", "tfrecord"])
+def test_an_index_is_not_used_on_a_file_that_has_changed(name: str, tmp_path: Path) -> None:
+    """Else records would be cut out of the middle of others. A new pipeline indexes it anew."""
+    write, ending, options = FORMATS[name]
+    path = tmp_path / f"s.{ending}"
+    write(path, range(12))
+    pipeline = feedrate.open(str(path), **options)
+    shuffled = pipeline.shuffle("all").seed(1)
+    assert len(list(shuffled)) == 12
+    later = tmp_path / "later"
+    write(later, range(100, 130))
+    later.replace(path)
+    with pytest.raises(
+        feedrate.PipelineError, match=rf"s\.{ending}.* has changed since it was indexed: it had \d+ bytes, and has \d+ now"
+    ):
+        list(shuffled)
+    # The same size, another time.
+    anew = feedrate.open(str(path), **options)
+    assert sorted(map(plain, anew)) == sorted(map(plain, anew.shuffle("all").seed(1)))
+    os.utime(path, (1, 1))
+    with pytest.raises(feedrate.PipelineError, match="as many, of another time"):
+        list(anew.shuffle("all").seed(2))

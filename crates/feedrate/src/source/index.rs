@@ -3,8 +3,10 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::{Fault, SourceError};
 use crate::store::Blob;
 
 const MAGIC: &[u8; 16] = b"feedrate index 1";
@@ -138,6 +140,46 @@ fn path(at: &IndexAt, blob: &Blob) -> Option<PathBuf> {
             ));
             Some(folder.join(name))
         }
+    }
+}
+
+/// An index in memory, with what the shard was when it was indexed.
+#[derive(Debug)]
+pub(super) struct Known {
+    index: Arc<Index>,
+    stamp: Option<(u64, u64)>,
+}
+
+impl Known {
+    /// Finds or makes one.
+    pub(super) fn new(
+        blob: Option<&Blob>,
+        index: impl FnOnce() -> Result<Index, SourceError>,
+    ) -> Result<Self, SourceError> {
+        // Before it is read: what is written meanwhile counts as a change.
+        let stamp = blob.and_then(Blob::stamp);
+        let index = Arc::new(index()?);
+        Ok(Self { index, stamp })
+    }
+
+    /// The index, as long as it is that of the shard. One that is gone is told by opening it.
+    pub(super) fn of(&self, blob: Option<&Blob>) -> Result<Arc<Index>, SourceError> {
+        if let Some(((size, time), (now, later))) = self.stamp.zip(blob.and_then(Blob::stamp))
+            && (size, time) != (now, later)
+            && let Some(blob) = blob
+        {
+            let now = if size == now {
+                "as many, of another time".to_owned()
+            } else {
+                now.to_string()
+            };
+            let message = format!(
+                "it has changed since it was indexed: it had {size} bytes, and has {now} now, in which the index finds no records. Open the \
+                 pipeline anew"
+            );
+            return Err(SourceError::new(Fault::Damaged, blob.name(), message));
+        }
+        Ok(Arc::clone(&self.index))
     }
 }
 

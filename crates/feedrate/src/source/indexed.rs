@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use super::index::{Index, IndexAt, find_or_make};
+use super::index::{Index, IndexAt, Known, find_or_make};
 use super::shards::{counted, no_part};
 use super::{Columns, Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::store::Blob;
@@ -26,7 +26,7 @@ use crate::store::Blob;
 pub struct Indexed {
     inner: Arc<dyn Source>,
     at: IndexAt,
-    indexes: OnceLock<Box<[OnceLock<Arc<Index>>]>>,
+    indexes: OnceLock<Box<[OnceLock<Known>]>>,
     counted: OnceLock<Arc<[Part]>>,
 }
 
@@ -48,14 +48,16 @@ impl Indexed {
             .indexes
             .get_or_init(|| (0..parts).map(|_| OnceLock::new()).collect());
         let slot = slots.get(part).ok_or_else(|| no_part(part, parts))?;
-        if let Some(index) = slot.get() {
-            return Ok(Arc::clone(index));
+        let stored = self.inner.stored(part)?;
+        let blob = stored.as_ref().map(|(blob, _)| blob);
+        if let Some(known) = slot.get() {
+            return known.of(blob);
         }
-        let index = match self.inner.stored(part)? {
-            Some((blob, layout)) => find_or_make(&self.at, &blob, &layout, || self.make(part))?,
-            None => self.make(part)?,
-        };
-        Ok(Arc::clone(slot.get_or_init(|| Arc::new(index))))
+        let known = Known::new(blob, || match &stored {
+            Some((blob, layout)) => find_or_make(&self.at, blob, layout, || self.make(part)),
+            None => self.make(part),
+        })?;
+        slot.get_or_init(|| known).of(blob)
     }
 
     /// By one pass.

@@ -29,7 +29,7 @@ pub use options::{Duplicates, EndMark, Grouping, Missing};
 use options::{Field, Options};
 use reader::TarReader;
 
-use super::index::{Index, find_or_make};
+use super::index::{Index, Known, find_or_make};
 use super::shards::{Shards, counted, no_part};
 use super::stream::Stream;
 use super::{Fault, Mark, Part, Reader, Source, SourceError};
@@ -59,7 +59,7 @@ pub struct Tar {
     options: Arc<Options>,
     index_at: Option<IndexAt>,
     counters: Arc<Counters>,
-    indexes: OnceLock<Box<[OnceLock<Arc<Index>>]>>,
+    indexes: OnceLock<Box<[OnceLock<Known>]>>,
     counted: OnceLock<Arc<[Part]>>,
 }
 
@@ -202,7 +202,7 @@ impl Tar {
         Ok(TarReader::new(members, blob, options, counters, index))
     }
 
-    fn slots(&self) -> Result<&[OnceLock<Arc<Index>>], SourceError> {
+    fn slots(&self) -> Result<&[OnceLock<Known>], SourceError> {
         let parts = self.shards.parts()?.len();
         let slots = self
             .indexes
@@ -214,10 +214,10 @@ impl Tar {
     fn index_of(&self, part: usize) -> Result<Arc<Index>, SourceError> {
         let slots = self.slots()?;
         let slot = slots.get(part).ok_or_else(|| no_part(part, slots.len()))?;
-        if let Some(index) = slot.get() {
-            return Ok(Arc::clone(index));
-        }
         let blob = self.shards.blob(part)?;
+        if let Some(known) = slot.get() {
+            return known.of(Some(&blob));
+        }
         let make = || {
             let mut reader = self.reader(blob.clone(), None)?;
             if self.options.grouping == Grouping::Scattered {
@@ -227,8 +227,8 @@ impl Tar {
             }
         };
         let at = self.index_at.clone().unwrap_or_default();
-        let index = find_or_make(&at, &blob, &self.options.layout(), make)?;
-        Ok(Arc::clone(slot.get_or_init(|| Arc::new(index))))
+        let known = Known::new(Some(&blob), || find_or_make(&at, &blob, &self.options.layout(), make))?;
+        slot.get_or_init(|| known).of(Some(&blob))
     }
 
     fn has_indexes(&self) -> bool {
@@ -265,7 +265,8 @@ impl Source for Tar {
         let index = if by_number || self.options.grouping == Grouping::Scattered {
             Some(self.index_of(part)?)
         } else {
-            self.slots()?.get(part).and_then(OnceLock::get).map(Arc::clone)
+            let known = self.slots()?.get(part).and_then(OnceLock::get);
+            known.map(|known| known.of(Some(&blob))).transpose()?
         };
         let mut reader = self.reader(blob, index)?;
         if let Some(mark) = from
