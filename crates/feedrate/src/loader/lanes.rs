@@ -8,7 +8,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub use work::LaneWork;
 
@@ -227,6 +227,8 @@ impl Samples for LaneSource {
         Ok(Jobs::Lanes(LaneJobs {
             shape,
             fingerprint: fingerprint.into(),
+            pipeline: self.pipeline,
+            data: Arc::default(),
             drop_last: cut.drop_last,
         }))
     }
@@ -237,6 +239,9 @@ impl Samples for LaneSource {
 pub(super) struct LaneJobs {
     shape: Shape,
     fingerprint: Arc<str>,
+    pipeline: Pipeline,
+    /// What [`LaneJobs::data`] has found.
+    data: Arc<OnceLock<State>>,
     drop_last: bool,
 }
 
@@ -264,10 +269,23 @@ struct Stand {
 }
 
 impl LaneJobs {
+    /// The fingerprint of the files, found when a state first asks for it; null where they cannot be listed, which reading them will tell.
+    fn data(&self) -> &State {
+        self.data.get_or_init(|| match self.pipeline.data_fingerprint() {
+            Ok(data) => State::Text(format!("{data:016x}")),
+            Err(_) => State::Null,
+        })
+    }
+
     /// Reads a state that [`LaneProgress::state`] wrote. Refuses one of other lanes.
     pub(super) fn read(&self, state: &State) -> Result<Saved, Error> {
         let fix = "build the loader over the same pipeline";
         state.must_be("pipeline", &*self.fingerprint, "fingerprint of the pipeline", fix)?;
+        // States of earlier builds have none.
+        if state.entry("data").is_ok_and(|data| *data != State::Null) && *self.data() != State::Null {
+            let fix = "use the files with which the state was made: their names and sizes must be the same";
+            state.must_be("data", self.data().clone(), "fingerprint of the files", fix)?;
+        }
         let Shape {
             rows,
             units,
@@ -585,6 +603,7 @@ impl LaneProgress {
         } = self.jobs.shape;
         State::map([
             ("pipeline", (&*self.jobs.fingerprint).into()),
+            ("data", self.jobs.data().clone()),
             ("rows", rows.into()),
             ("units", units.into()),
             ("samples", samples.into()),

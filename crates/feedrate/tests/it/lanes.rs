@@ -442,3 +442,34 @@ fn what_is_left_over_beside_a_failure_comes_later() {
         }
     }
 }
+
+/// The files are part of a state of the middle of an epoch.
+#[test]
+fn a_state_is_of_its_files() {
+    use feedrate::source::JsonLines;
+
+    let folder = std::env::temp_dir().join(format!("feedrate-files-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("a.jsonl");
+    let write = |count: usize| {
+        let lines: Vec<_> = (0..count).map(|i| format!("{{\"x\":{i}}}\n")).collect();
+        std::fs::write(&path, lines.concat()).unwrap();
+    };
+    let build = || DataLoader::pipeline(Pipeline::source(JsonLines::new([path.to_str().unwrap()]))).batch_size(4);
+    write(40);
+    let mut loader = build().build().unwrap();
+    let mut epoch = loader.iter().unwrap();
+    epoch.next().unwrap().unwrap();
+    let middle = epoch.state().unwrap();
+    assert_eq!(epoch.count(), 9);
+    let end = loader.state().unwrap();
+    let mut resumed = build().resume(middle.clone()).build().unwrap();
+    assert_eq!(resumed.iter().unwrap().count(), 9);
+    write(30);
+    let error = build().resume(middle).build().unwrap_err().to_string();
+    assert!(error.contains("fingerprint of the files"), "{error}");
+    // The next epoch may be over others.
+    let mut next = build().resume(end).build().unwrap();
+    assert_eq!(next.iter().unwrap().count(), 8);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
