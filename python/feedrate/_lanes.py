@@ -227,7 +227,7 @@ class LaneFetcher:
                 except Exception as error:
                     explain(error, data, None)
                     raise
-        except Exception:
+        except BaseException:
             # What is left over of other lanes was not in the batch that failed: it comes with their next turn.
             for lane, unit in rest.items():
                 self._lanes[lane].left = unit
