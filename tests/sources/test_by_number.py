@@ -104,10 +104,6 @@ def plain(value: Any) -> Any:
     return tuple(value.ravel().tolist()) if hasattr(value, "ravel") else value
 
 
-def just(samples: list[Any]) -> list[Any]:
-    return samples
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_way_gives_the_same_records(name: str, tmp_path: Path) -> None:
     write, ending, options = FORMATS[name]
@@ -135,7 +131,7 @@ def test_each_way_gives_the_same_records(name: str, tmp_path: Path) -> None:
     assert sorted(plain(record) for record in opened().shuffle("all").seed(3)) == sorted(want)
     for loader in (feedrate.DataLoader, feedrate.torch.DataLoader):
         for workers in (0, 2):
-            batches = loader(opened(), batch_size=4, shuffle=True, num_workers=workers, workers="thread", collate_fn=just)
+            batches = loader(opened(), batch_size=4, shuffle=True, num_workers=workers, workers="thread", collate_fn=list)
             found = collections.Counter(plain(record) for batch in batches for record in batch)
             assert found == collections.Counter(want), (loader, workers)
 

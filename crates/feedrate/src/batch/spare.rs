@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 
-/// Shorter ones cost less from the allocator than from here.
+/// Shorter ones are left to the allocator; the Python binding copies them one by one, too.
 const SHORT: usize = 1 << 10;
 /// What a thread keeps at most: the bytes of a batch, say.
 const MOST: usize = 4 << 20;
 /// And that many of them.
 const MANY: usize = 256;
+/// So many of the last ones are looked at for one that fits.
+const LOOKS: usize = 16;
 
 #[derive(Default)]
 struct Spare {
@@ -28,7 +30,8 @@ pub(crate) fn spare(len: usize) -> Vec<u8> {
     let taken = SPARE.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         let fits = |bytes: &Vec<u8>| bytes.capacity() >= len && bytes.capacity() / 4 * 3 <= len;
-        let at = spare.idle.iter().rposition(fits)?;
+        let from = spare.idle.len().saturating_sub(LOOKS);
+        let at = from + spare.idle[from..].iter().rposition(fits)?;
         let found = spare.idle.swap_remove(at);
         spare.bytes -= found.capacity();
         Some(found)

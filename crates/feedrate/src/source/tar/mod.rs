@@ -260,18 +260,20 @@ impl Source for Tar {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let blob = self.shards.blob(part)?;
-        // A mark by number alone: behind the first record no real one has this offset.
-        let by_number = self.has_indexes() && from.is_some_and(|mark| mark.number > 0 && mark.offset == 0);
-        let index = if by_number || self.options.grouping == Grouping::Scattered {
+        // With an index, by the number whatever the offset says.
+        let number = from
+            .map(|mark| mark.number)
+            .filter(|number| self.has_indexes() && *number > 0);
+        let index = if number.is_some() || self.options.grouping == Grouping::Scattered {
             Some(self.index_of(part)?)
         } else {
             let known = self.slots()?.get(part).and_then(OnceLock::get);
             known.map(|known| known.of(Some(&blob))).transpose()?
         };
         let mut reader = self.reader(blob, index)?;
-        if let Some(mark) = from
-            && !(by_number && Reader::seek(&mut reader, mark.number)?)
-        {
+        if let Some(number) = number {
+            reader.seek(number)?;
+        } else if let Some(mark) = from {
             reader.go_to(mark)?;
         }
         Ok(Box::new(reader))
