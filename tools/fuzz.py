@@ -1,9 +1,10 @@
 """Fuzzes every parser: the tests that damage files at random, optimised but with all checks, in turns, with bounded memory.
 
-    python tools/fuzz.py [--seconds 3600] [--only NAME ...] [--log benchmarks/record/fuzz.json]
+    python tools/fuzz.py [--seconds 3600] [--jobs 2] [--only NAME ...] [--log benchmarks/record/fuzz.json]
 
-The log, which is committed, holds what each parser has had; a later run goes on from there with other damage. A crash, a hang (a
-file that takes 20 s) or more memory than the bound ends the run with the seed that does it.
+The log, which is committed, holds what each parser has had; a later run goes on from there with other damage. Time is that of the
+CPU, so that a machine with other work does not count as fuzzing. A crash, a hang (a file that takes 20 s) or more memory than the
+bound ends the run with the seed that does it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import re
 import resource
 import subprocess
 import sys
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,9 +56,8 @@ def build() -> dict[str, str]:
 
 
 def fuzz(binary: str, test: str, seconds: int, first: int) -> tuple[float, int, int]:
-    """One turn: seconds, tries, and the highest resident memory in bytes. Exits when the parser fails."""
+    """One turn: CPU seconds, tries, and the highest resident memory in bytes. Exits when the parser fails."""
     environment = {**os.environ, "FEEDRATE_FUZZ_SECONDS": str(seconds), "FEEDRATE_FUZZ_FROM": str(first)}
-    begun = time.monotonic()
     child = subprocess.Popen(
         [binary, "--exact", test, "--nocapture"],
         env=environment,
@@ -74,31 +75,74 @@ def fuzz(binary: str, test: str, seconds: int, first: int) -> tuple[float, int, 
         lines = output.splitlines()
         shown = lines if len(lines) < 60 else [*lines[:20], "...", *lines[-40:]]
         sys.exit("\n".join([*shown, f"{test}: status {status}, {tries} tries, FEEDRATE_FUZZ_FROM={first}"]))
-    return time.monotonic() - begun, tries, usage.ru_maxrss << 10
+    return usage.ru_utime + usage.ru_stime, tries, usage.ru_maxrss << 10
+
+
+class Log:
+    """What each parser has had, in a file that is whole at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.had: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+        self._lock = threading.Lock()
+        self._taken: set[str] = set()
+        self.stopped = False
+
+    def take(self, names: list[str], seconds: float) -> tuple[str, int] | None:
+        """Of these parsers the one that has had the least, no other job is at and is not done, and its turn's number."""
+        with self._lock:
+            for name in names:
+                self.had.setdefault(name, {"seconds": 0, "tries": 0, "peak_mib": 0, "turns": 0})
+            free = [n for n in names if n not in self._taken and self.had[n]["seconds"] < seconds]
+            if not free or self.stopped:
+                return None
+            name = min(free, key=lambda n: self.had[n]["seconds"])
+            self._taken.add(name)
+            return name, int(self.had[name]["turns"]) + 1
+
+    def give(self, name: str, took: float, tries: int, peak: int) -> None:
+        with self._lock:
+            one = self.had[name]
+            one["seconds"] = round(one["seconds"] + took, 1)
+            one["tries"] += tries
+            one["turns"] += 1
+            one["peak_mib"] = max(one["peak_mib"], peak >> 20)
+            self._taken.remove(name)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new = self.path.with_suffix(".new")
+            new.write_text(json.dumps(self.had, indent=1) + "\n")
+            new.replace(self.path)
 
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--seconds", type=float, default=3600, help="how long each parser is fuzzed, over all runs of this log")
-    parse.add_argument("--each", type=int, default=5, help="seconds for each file of a turn")
+    parse.add_argument("--seconds", type=float, default=3600, help="CPU time of each parser, over all runs of this log")
+    parse.add_argument("--each", type=int, default=20, help="seconds for each file of a turn")
+    parse.add_argument("--jobs", type=int, default=1, help="parsers at a time")
     parse.add_argument("--only", nargs="+", choices=PARSERS, default=list(PARSERS))
     parse.add_argument("--log", type=Path, default=ROOT / "benchmarks" / "record" / "fuzz.json")
     parse.add_argument("--show", action="store_true", help="print the log and end")
     given = parse.parse_args()
-    had: dict[str, dict[str, float]] = json.loads(given.log.read_text()) if given.log.exists() else {}
-    binaries = {} if given.show else build()
-    while left := [name for name in given.only if had.get(name, {}).get("seconds", 0) < given.seconds and not given.show]:
-        for name in left:
-            one = had.setdefault(name, {"seconds": 0, "tries": 0, "peak_mib": 0, "turns": 0})
+    log = Log(given.log)
+
+    def turns(binaries: dict[str, str]) -> None:
+        while turn := log.take(given.only, given.seconds):
+            name, number = turn
             binary, test = PARSERS[name]
             # Far from the seeds of earlier turns; each turn takes fewer than 2**32.
-            took, tries, peak = fuzz(binaries[binary], test, given.each, int(one["turns"] + 1) << 32)
-            one["seconds"] += took
-            one["tries"] += tries
-            one["turns"] += 1
-            one["peak_mib"] = max(one["peak_mib"], peak >> 20)
-            given.log.parent.mkdir(parents=True, exist_ok=True)
-            given.log.write_text(json.dumps(had, indent=1))
+            try:
+                log.give(name, *fuzz(binaries[binary], test, given.each, number << 32))
+            except BaseException:
+                log.stopped = True
+                raise
+
+    if not given.show:
+        binaries = build()
+        with ThreadPoolExecutor(given.jobs) as pool:
+            failed = [job.exception() for job in [pool.submit(turns, binaries) for _ in range(given.jobs)]]
+        if failure := next((one for one in failed if one), None):
+            raise failure
+    had = log.had
     print(f"{'parser':<12} {'minutes':>8} {'damaged files':>14} {'peak MiB':>9}")
     for name in sorted(had):
         one = had[name]
