@@ -1,10 +1,11 @@
-"""Fuzzes every parser: the tests that damage files at random, optimised but with all checks, in turns, with bounded memory.
+"""Fuzzes every parser with libFuzzer, which looks for inputs that reach new code, in turns.
 
     python tools/fuzz.py [--seconds 3600] [--jobs 2] [--only NAME ...] [--log benchmarks/record/fuzz.json]
 
-The log, which is committed, holds what each parser has had; a later run goes on from there with other damage. Time is that of the
-CPU, so that a machine with other work does not count as fuzzing. A crash, a hang (a file that takes 20 s) or more memory than the
-bound ends the run with the seed that does it.
+Seeds are the files that the tests damage; what was found to reach new code is kept under target/fuzz-corpus. Our code has all its
+checks on, that of other crates is as users have it. A crash, a panic that no guard of ours catches, a file that takes 20 s or more than
+256 MiB on the heap ends the run, and the file is kept. The log, which is committed, holds what each parser has had; a later run goes
+on from there. Time is that of the CPU, so that a machine with other work does not count as fuzzing.
 """
 
 from __future__ import annotations
@@ -14,68 +15,120 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CORPUS = ROOT / "target" / "fuzz-corpus"
+FOUND = ROOT / "target" / "fuzz-found"
 
-#: Each parser's test: its binary (the library's own tests, or `it`) and name.
+#: Each parser and the test whose files are its seeds.
 PARSERS = {
-    "tar": ("it", "sources::hostile::damaged_archives"),
-    "jsonl": ("it", "sources::hostile::damaged_lines"),
-    "csv": ("it", "sources::hostile::damaged_rows"),
-    "compression": ("it", "sources::hostile::damaged_compression"),
-    "parquet": ("feedrate", "source::parquet::tests::damaged_files_end_in_errors"),
-    "arrow": ("feedrate", "source::arrow::tests::damaged_files_end_in_errors"),
-    "tfrecord": ("feedrate", "source::tfrecord::tests::damaged_files_end_in_errors"),
-    "npy": ("feedrate", "source::npy::tests::damaged_files_end_in_errors"),
-    "mds": ("feedrate", "source::mds::tests::damaged_files_end_in_errors"),
-    "tokens": ("feedrate", "source::tokens::tests::damaged_files_end_in_errors"),
-    "hdf5": ("feedrate", "source::hdf5::tests::damaged_files_end_in_errors"),
-    "jpeg": ("feedrate", "decode::fuzz::jpeg"),
-    "png": ("feedrate", "decode::fuzz::png"),
-    "webp": ("feedrate", "decode::fuzz::webp"),
-    "gif": ("feedrate", "decode::fuzz::gif"),
-    "bmp": ("feedrate", "decode::fuzz::bmp"),
-    "pnm": ("feedrate", "decode::fuzz::pnm"),
-    "tiff": ("feedrate", "decode::fuzz::tiff"),
+    "tar": "sources::hostile::damaged_archives",
+    "jsonl": "sources::hostile::damaged_lines",
+    "csv": "sources::hostile::damaged_rows",
+    "compression": "sources::hostile::damaged_compression",
+    "parquet": "source::parquet::tests::damaged_files_end_in_errors",
+    "arrow": "source::arrow::tests::damaged_files_end_in_errors",
+    "tfrecord": "source::tfrecord::tests::damaged_files_end_in_errors",
+    "npy": "source::npy::tests::damaged_files_end_in_errors",
+    "mds": "source::mds::tests::damaged_files_end_in_errors",
+    "tokens": "source::tokens::tests::damaged_files_end_in_errors",
+    "hdf5": "source::hdf5::tests::damaged_files_end_in_errors",
+    "jpeg": "decode::fuzz::jpeg",
+    "png": "decode::fuzz::png",
+    "webp": "decode::fuzz::webp",
+    "gif": "decode::fuzz::gif",
+    "bmp": "decode::fuzz::bmp",
+    "pnm": "decode::fuzz::pnm",
+    "tiff": "decode::fuzz::tiff",
 }
-#: Address space that a run may take: the largest file is some kilobytes, and limits in the tests are at most 64 MiB.
-MEMORY = 2 << 30
+#: What libFuzzer needs of the compiler, as cargo-fuzz gives it, without sanitizers, which need a nightly compiler.
+INSTRUMENTED = [
+    "passes=sancov-module",
+    "llvm-args=-sanitizer-coverage-level=4",
+    "llvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "llvm-args=-sanitizer-coverage-pc-table",
+    "llvm-args=-sanitizer-coverage-trace-compares",
+]
+#: Address space of a run: for what C allocates; Rust's heap has a bound of its own.
+MEMORY = 4 << 30
 
 
-def build() -> dict[str, str]:
-    """The test binaries by target name."""
-    command = ["cargo", "test", "--profile", "fuzz", "-p", "feedrate", "--all-features", "--lib", "--test", "it", "--no-run"]
-    run = subprocess.run([*command, "--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    messages = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
-    return {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
-
-
-def fuzz(binary: str, test: str, seconds: int, first: int) -> tuple[float, int, int]:
-    """One turn: CPU seconds, tries, and the highest resident memory in bytes. Exits when the parser fails."""
-    environment = {**os.environ, "FEEDRATE_FUZZ_SECONDS": str(seconds), "FEEDRATE_FUZZ_FROM": str(first)}
-    child = subprocess.Popen(
-        [binary, "--exact", test, "--nocapture"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+def cargo(*words: str, flags: str = "") -> list[str]:
+    """The executables that it makes."""
+    environment = {**os.environ, "RUSTFLAGS": flags} if flags else None
+    run = subprocess.run(
+        ["cargo", *words, "--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, env=environment
     )
-    # The memory blow-up that a damaged length makes is an aborted process here.
-    resource.prlimit(child.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
-    assert child.stdout is not None
-    output = child.stdout.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    tries = sum(int(n) for n in re.findall(r"fuzz: (\d+) tries", output))
-    if status != 0 or tries == 0 or " 1 passed" not in output:
-        lines = output.splitlines()
-        shown = lines if len(lines) < 60 else [*lines[:20], "...", *lines[-40:]]
-        sys.exit("\n".join([*shown, f"{test}: status {status}, {tries} tries, FEEDRATE_FUZZ_FROM={first}"]))
-    return usage.ru_utime + usage.ru_stime, tries, usage.ru_maxrss << 10
+    messages = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [m["executable"] for m in messages if m.get("executable")]
+
+
+def build() -> str:
+    """The fuzzer, for the machine's own target by name: scripts of builds are not instrumented then."""
+    version = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    host = next(line.split()[1] for line in version.splitlines() if line.startswith("host:"))
+    words = ["build", "--profile", "fuzz", "-p", "feedrate-fuzz", "--features", "engine", "--target", host]
+    (fuzzer,) = cargo(*words, flags=" ".join(f"-C{flag}" for flag in INSTRUMENTED))
+    return fuzzer
+
+
+def seeds() -> None:
+    """The files of the tests, into each parser's corpus."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "FEEDRATE_FUZZ_SEEDS": folder}
+        for binary in cargo("test", "-p", "feedrate", "--all-features", "--lib", "--test", "it", "--no-run"):
+            command = [binary, "--exact", *PARSERS.values(), "--quiet"]
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        for name, test in PARSERS.items():
+            into = CORPUS / name
+            into.mkdir(parents=True, exist_ok=True)
+            files = list(Path(folder).glob(test.replace("::", ".") + "-*"))
+            if not files:
+                sys.exit(f"{name}: no seeds of {test}")
+            for file in files:
+                (into / file.name).write_bytes(file.read_bytes())
+
+
+def fuzz(fuzzer: str, name: str, seconds: int, seed: int) -> dict[str, float]:
+    """One turn. Exits when the parser fails."""
+    FOUND.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        command = [fuzzer, str(CORPUS / name), f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=20", "-rss_limit_mb=1024"]
+        child = subprocess.Popen(
+            [*command, f"-artifact_prefix={FOUND}/{name}-", "-print_final_stats=1"],
+            env={**os.environ, "FEEDRATE_FUZZ": name, "TMPDIR": folder, "RUST_BACKTRACE": "0"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        resource.prlimit(child.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+        assert child.stderr is not None
+        output = child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+
+    def number(pattern: str) -> int:
+        found = re.findall(pattern, output)
+        return int(found[-1]) if found else 0
+
+    tries = number(r"stat::number_of_executed_units: +(\d+)")
+    if status != 0 or tries == 0:
+        again = shlex.join(["env", f"FEEDRATE_FUZZ={name}", fuzzer])
+        sys.exit("\n".join([*output.splitlines()[-60:], f"{name}: status {status}; again: {again} FILE"]))
+    return {
+        "seconds": usage.ru_utime + usage.ru_stime,
+        "tries": tries,
+        "edges": number(r" cov: (\d+)"),
+        "corpus": number(r" corp: (\d+)"),
+        "peak_mib": usage.ru_maxrss >> 10,
+    }
 
 
 class Log:
@@ -91,22 +144,23 @@ class Log:
     def take(self, names: list[str], seconds: float) -> tuple[str, int] | None:
         """Of these parsers the one that has had the least, no other job is at and is not done, and its turn's number."""
         with self._lock:
-            for name in names:
-                self.had.setdefault(name, {"seconds": 0, "tries": 0, "peak_mib": 0, "turns": 0})
-            free = [n for n in names if n not in self._taken and self.had[n]["seconds"] < seconds]
+            had = {name: self.had.get(name, {}).get("seconds", 0) for name in names}
+            free = [name for name in names if name not in self._taken and had[name] < seconds]
             if not free or self.stopped:
                 return None
-            name = min(free, key=lambda n: self.had[n]["seconds"])
+            name = min(free, key=lambda name: had[name])
             self._taken.add(name)
-            return name, int(self.had[name]["turns"]) + 1
+            return name, int(self.had.get(name, {}).get("turns", 0)) + 1
 
-    def give(self, name: str, took: float, tries: int, peak: int) -> None:
+    def give(self, name: str, turn: dict[str, float]) -> None:
+        """A turn's figures: those that add up, and the highest of the others."""
         with self._lock:
-            one = self.had[name]
-            one["seconds"] = round(one["seconds"] + took, 1)
-            one["tries"] += tries
-            one["turns"] += 1
-            one["peak_mib"] = max(one["peak_mib"], peak >> 20)
+            had = self.had.setdefault(name, {})
+            for key in ("seconds", "tries"):
+                had[key] = round(had.get(key, 0) + turn[key], 1)
+            for key in ("edges", "corpus", "peak_mib"):
+                had[key] = max(had.get(key, 0), turn[key])
+            had["turns"] = had.get("turns", 0) + 1
             self._taken.remove(name)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new = self.path.with_suffix(".new")
@@ -117,7 +171,7 @@ class Log:
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--seconds", type=float, default=3600, help="CPU time of each parser, over all runs of this log")
-    parse.add_argument("--each", type=int, default=20, help="seconds for each file of a turn")
+    parse.add_argument("--each", type=int, default=120, help="seconds of a turn")
     parse.add_argument("--jobs", type=int, default=1, help="parsers at a time")
     parse.add_argument("--only", nargs="+", choices=PARSERS, default=list(PARSERS))
     parse.add_argument("--log", type=Path, default=ROOT / "benchmarks" / "record" / "fuzz.json")
@@ -125,28 +179,26 @@ def main() -> None:
     given = parse.parse_args()
     log = Log(given.log)
 
-    def turns(binaries: dict[str, str]) -> None:
+    def turns(fuzzer: str) -> None:
         while turn := log.take(given.only, given.seconds):
             name, number = turn
-            binary, test = PARSERS[name]
-            # Far from the seeds of earlier turns; each turn takes fewer than 2**32.
             try:
-                log.give(name, *fuzz(binaries[binary], test, given.each, number << 32))
+                log.give(name, fuzz(fuzzer, name, given.each, number))
             except BaseException:
                 log.stopped = True
                 raise
 
     if not given.show:
-        binaries = build()
+        fuzzer = build()
+        seeds()
         with ThreadPoolExecutor(given.jobs) as pool:
-            failed = [job.exception() for job in [pool.submit(turns, binaries) for _ in range(given.jobs)]]
-        if failure := next((one for one in failed if one), None):
-            raise failure
-    had = log.had
-    print(f"{'parser':<12} {'minutes':>8} {'damaged files':>14} {'peak MiB':>9}")
-    for name in sorted(had):
-        one = had[name]
-        print(f"{name:<12} {one['seconds'] / 60:>8.1f} {one['tries']:>14,.0f} {one['peak_mib']:>9.0f}")
+            jobs = [pool.submit(turns, fuzzer) for _ in range(given.jobs)]
+        for job in jobs:
+            job.result()
+    print(f"{'parser':<12} {'CPU minutes':>12} {'files tried':>14} {'corpus':>8} {'edges':>8} {'peak MiB':>9}")
+    for name, had in sorted(log.had.items()):
+        minutes, tries = had["seconds"] / 60, had["tries"]
+        print(f"{name:<12} {minutes:>12.1f} {tries:>14,.0f} {had['corpus']:>8,.0f} {had['edges']:>8,.0f} {had['peak_mib']:>9.0f}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ use crate::dataset::{Context, Dataset, Items, IterableDataset};
 use crate::deliver::{Delivery, Failure, Options};
 use crate::error::{BoxError, Error};
 use crate::loader::{Builder, DataLoader, MapSource, StreamSource};
+pub use crate::source::exhaust::{exhaust, kept_as_seed};
 use crate::work::{BatchJob, Pool};
 
 /// What the pool under test can do.

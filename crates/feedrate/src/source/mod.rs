@@ -13,6 +13,8 @@ mod csv;
 mod csv_record;
 mod detect;
 mod error;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod exhaust;
 mod files;
 #[cfg(any(feature = "arrow", feature = "hdf5"))]
 mod guard;

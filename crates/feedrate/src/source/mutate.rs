@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Reader, Source};
+use super::Reader;
+pub(crate) use super::exhaust::{exhaust, kept_as_seed};
 
 /// A folder of a test, gone at its end.
 pub(crate) struct Folder(PathBuf);
@@ -103,26 +104,16 @@ fn damage(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Runs `try_it` on damaged copies: `times` of them, or for as many seconds as `FEEDRATE_FUZZ_SECONDS` says, from the seed
-/// `FEEDRATE_FUZZ_FROM` on. The seed is in the panic's message, and one seed is tried alone by `FEEDRATE_FUZZ_SEED`.
-#[expect(clippy::print_stdout, reason = "`make fuzz` adds the tries up")]
+/// Runs `try_it` on that many damaged copies. The seed is in the panic's message, and one seed is tried alone by
+/// `FEEDRATE_FUZZ_SEED`; `make fuzz` goes on from these files.
 pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8])) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, times, until) = match (number("FEEDRATE_FUZZ_SEED"), number("FEEDRATE_FUZZ_SECONDS")) {
-        (Some(seed), _) => (seed, 1, None),
-        (None, Some(seconds)) => (
-            number("FEEDRATE_FUZZ_FROM").unwrap_or(1 << 32),
-            u64::MAX >> 1,
-            Some(Instant::now() + Duration::from_secs(seconds)),
-        ),
-        (None, None) => (0, times, None),
-    };
-    let mut tries = 0_u64;
-    for seed in first..first.saturating_add(times) {
-        if until.is_some_and(|until| Instant::now() > until) {
-            break;
-        }
-        tries += 1;
+    if kept_as_seed(bytes) {
+        return;
+    }
+    let alone = std::env::var("FEEDRATE_FUZZ_SEED")
+        .ok()
+        .and_then(|text| text.parse::<u64>().ok());
+    for seed in alone.map_or(0..times, |seed| seed..seed + 1) {
         let damaged = damage(bytes, &mut Dice::new(seed));
         let began = Instant::now();
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_it(&damaged)));
@@ -133,48 +124,6 @@ pub(crate) fn mutations(bytes: &[u8], times: u64, mut try_it: impl FnMut(&[u8]))
             "FEEDRATE_FUZZ_SEED={seed} takes {took:?}"
         );
     }
-    println!("fuzz: {tries} tries");
-}
-
-/// Reads everything in every way, and gives the number of records. No record may come after the end.
-pub(crate) fn exhaust(source: &dyn Source) -> u64 {
-    const MOST: u64 = 5_000;
-    let Ok(parts) = source.parts() else { return 0 };
-    let mut records = 0;
-    for part in 0..parts.len() {
-        let Ok(mut reader) = source.open(part, None) else {
-            continue;
-        };
-        for _ in 0..MOST {
-            match reader.next() {
-                Ok(Some(_)) => records += 1,
-                Ok(None) => {
-                    assert!(matches!(reader.next(), Ok(None)), "a record after the end");
-                    break;
-                }
-                Err(error) if error.may_continue() => {}
-                Err(_) => {
-                    assert!(reader.next().is_err(), "no error after an error");
-                    break;
-                }
-            }
-        }
-        if let Ok(mut reader) = source.open(part, None) {
-            let _ = reader.skip(3);
-            let _ = reader.next();
-            let _ = reader.seek(1);
-            let _ = reader.next();
-        }
-        if let Ok(mut reader) = source.open(part, None) {
-            for _ in 0..20 {
-                match reader.columns(100) {
-                    Some(Ok(columns)) if columns.rows > 0 => {}
-                    _ => break,
-                }
-            }
-        }
-    }
-    records
 }
 
 /// All records of a part.

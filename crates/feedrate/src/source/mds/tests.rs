@@ -120,14 +120,17 @@ fn pickles_and_paths_are_refused() {
 fn damaged_files_end_in_errors() {
     let folder = Folder::new("mds-mutations");
     let bytes = shard(5);
-    mutations(&bytes, 400, |damaged| {
-        folder.file("s.mds", damaged);
-        folder.file("index.json", index(5, damaged.len(), None, "s.mds", "str").as_bytes());
-        exhaust(&Mds::new([folder.path()]));
-    });
-    folder.file("s.mds", &bytes);
-    mutations(index(5, bytes.len(), None, "s.mds", "pil").as_bytes(), 200, |damaged| {
-        folder.file("index.json", damaged);
-        exhaust(&Mds::new([folder.path()]));
-    });
+    let index = |len, first| index(5, len, None, "s.mds", first);
+    let whole = [index(bytes.len(), "pil").as_bytes(), &bytes].join(&0);
+    // An index, a zero and a shard; without an index, the right one.
+    for (file, times) in [([&[0], &bytes[..]].concat(), 400), (whole, 200)] {
+        mutations(&file, times, |damaged| {
+            let end = memchr::memchr(0, damaged).unwrap_or(damaged.len());
+            let (json, shard) = (&damaged[..end], damaged.get(end + 1..).unwrap_or_default());
+            folder.file("s.mds", shard);
+            let right = index(shard.len(), "str");
+            folder.file("index.json", if json.is_empty() { right.as_bytes() } else { json });
+            exhaust(&Mds::new([folder.path()]));
+        });
+    }
 }
