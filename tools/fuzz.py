@@ -3,7 +3,7 @@
     python tools/fuzz.py [--seconds 3600] [--jobs 2] [--only NAME ...] [--log benchmarks/record/fuzz.json]
 
 Seeds are the files that the tests damage; what was found to reach new code is kept under target/fuzz-corpus. Our code has all its
-checks on, that of other crates is as users have it. A crash, a panic that no guard of ours catches, a file that takes 20 s or more than
+checks on, that of other crates is as users have it. A crash, a panic that no guard of ours catches, a file that takes a minute or more than
 256 MiB on the heap ends the run, and the file is kept. The log, which is committed, holds what each parser has had; a later run goes
 on from there. Time is that of the CPU, so that a machine with other work does not count as fuzzing.
 """
@@ -100,7 +100,7 @@ def fuzz(fuzzer: str, name: str, seconds: int, seed: int) -> dict[str, float]:
     """One turn. Exits when the parser fails."""
     FOUND.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        command = [fuzzer, str(CORPUS / name), f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=20", "-rss_limit_mb=1024"]
+        command = [fuzzer, str(CORPUS / name), f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=60", "-rss_limit_mb=1024"]
         child = subprocess.Popen(
             [*command, f"-artifact_prefix={FOUND}/{name}-", "-print_final_stats=1"],
             env={**os.environ, "FEEDRATE_FUZZ": name, "TMPDIR": folder, "RUST_BACKTRACE": "0"},

@@ -78,14 +78,10 @@ def _collate(batch: Any, allocate: Allocate | None, smallest: int = 1) -> Any:
             raise TypeError(_unknown(first.dtype))
         use = allocate if first.nbytes * len(batch) >= smallest else None
         return _stack([np.asarray(a) for a in batch], use)
-    if isinstance(first, np.bool_ | np.number):
-        return np.asarray(batch)
-    if isinstance(first, bool):
-        return np.asarray(batch, dtype=np.bool_ if all(type(x) is bool for x in batch) else None)
-    if isinstance(first, int):
-        return np.asarray(batch)
+    if isinstance(first, np.bool_ | np.number | bool | int):
+        return _numbers(batch)
     if isinstance(first, float):
-        return np.asarray(batch, dtype=np.float64)
+        return _numbers(batch).astype(np.float64, copy=False)
     if isinstance(first, str | bytes):
         return batch
     if isinstance(first, abc.Mapping):
@@ -97,6 +93,31 @@ def _collate(batch: Any, allocate: Allocate | None, smallest: int = 1) -> Any:
             raise RuntimeError("each element in list of batch should be of equal size")
         return _sequence_like(first, [_collate(samples, allocate, smallest) for samples in zip(*batch, strict=True)])
     raise TypeError(_unknown(kind))
+
+
+def _numbers(batch: Any) -> np.ndarray[Any, Any]:
+    """Numbers as one array. NumPy would make strings of numbers beside strings, objects of those beside ``None``, and floats of whole
+    numbers on both sides of 2**63."""
+    try:
+        array = np.asarray(batch)
+    except ValueError:
+        # Sequences among them.
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biufc" or array.ndim != 1:
+        at = next((k for k, x in enumerate(batch) if not isinstance(x, np.bool_ | np.number | int | float) or np.ndim(x)), None)
+        if at is None:
+            raise OverflowError(
+                f"default_collate: whole numbers of one batch do not fit 64 bits: {max(batch, key=abs)!r} is among them"
+            )
+        raise TypeError(
+            f"default_collate: samples of one batch must be of one kind: sample 0 is {type(batch[0]).__name__}, sample {at} is "
+            f"{type(batch[at]).__name__} ({batch[at]!r:.100}). Convert them before, or give a collate_fn"
+        )
+    if array.dtype.kind == "f" and all(isinstance(x, int | np.integer) for x in batch):
+        raise OverflowError(
+            f"default_collate: whole numbers below 2**63 and above ({max(batch)!r}) have no type of 64 bits in common: give a collate_fn"
+        )
+    return array
 
 
 def _unknown(what: Any) -> str:

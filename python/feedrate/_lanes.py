@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from feedrate import _same
 from feedrate._context import set_reseed
 from feedrate._errors import PipelineError
 from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
-from feedrate._pipeline import Mix, Pipeline, StreamPipeline, check_same, mixed
+from feedrate._pipeline import Mix, Pipeline, StreamPipeline, mixed
 from feedrate._plan import Plan
 from feedrate._skipper import Skipper, append
 from feedrate._state_errors import ResumeError
@@ -418,14 +419,14 @@ class LanePlan(Plan):
 
 def facts(pipeline: Pipeline, shape: Shape) -> dict[str, Any]:
     """What has to be the same where a state is taken up."""
-    return {"pipeline": pipeline.fingerprint, "data": pipeline.data_fingerprint, **shape.facts()}
+    return {**_same.identity(pipeline), **shape.facts()}
 
 
 def check_state(loader: Any, plan: dict[str, Any], *, over: bool) -> None:
     """Refuses a state of other lanes; at the end of an epoch the next one may have other data."""
     shape = shape_of(loader)
     saved = plan["facts"]
-    check_same(loader.dataset, saved["pipeline"], None if over else saved.get("data"))
+    _same.check_same(loader.dataset, saved, over=over)
     for name, fix in (
         ("rows", "build the pipeline with lanes(rows={})"),
         ("units", "build the pipeline with lanes(units={})"),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from feedrate import _native
+from feedrate import _native, _same
 from feedrate._context import pipeline_key
 from feedrate._skipper import Skipper
 
@@ -90,6 +90,11 @@ class Pipeline:
     def data_fingerprint(self) -> str:
         """Equal as long as no file was added, taken away, or rewritten to another size: 16 hexadecimal digits. Lists the files."""
         return f"{self._native.data_fingerprint():016x}"
+
+    @functools.cached_property
+    def _steps(self) -> list[str]:
+        """What ``print()`` shows, a line for each step, long lines and many lines cut short."""
+        return _same.steps(self)
 
     @property
     def indexed(self) -> bool:
@@ -532,8 +537,7 @@ class Elements:
         """Where the next element is made from."""
         pipeline = self._pipeline
         return {
-            "pipeline": pipeline.fingerprint,
-            "data": pipeline.data_fingerprint,
+            **_same.identity(pipeline),
             "seed": pipeline._options.get("seed", 0),
             "epoch": self._number,
             "cursor": self._lane.cursor(),
@@ -542,7 +546,7 @@ class Elements:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where ``state`` was taken."""
-        check_same(self._pipeline, state["pipeline"], state["data"])
+        _same.check_same(self._pipeline, state)
         seed = self._pipeline._options.get("seed", 0)
         if state["seed"] != seed:
             from feedrate._state_errors import ResumeError
@@ -551,24 +555,6 @@ class Elements:
         self._number = state["epoch"]
         self._lane = self._open(state["cursor"])
         self._skipper.count = state["skipped"]
-
-
-def check_same(pipeline: Pipeline, fingerprint: str, data: str | None) -> None:
-    """Refuses the state of another pipeline, and of one over other data, where that counts."""
-    if fingerprint != pipeline.fingerprint:
-        from feedrate._state_errors import ResumeError
-
-        raise ResumeError(
-            f"the state was saved with a pipeline of the fingerprint {fingerprint}, this one has {pipeline.fingerprint}:\n{pipeline}"
-            "Use the same steps, options and data"
-        )
-    if data is not None and data != pipeline.data_fingerprint:
-        from feedrate._state_errors import ResumeError
-
-        raise ResumeError(
-            "the state was saved over other data: since then a file was added, taken away or changed in size, and places in it would mean "
-            f"other elements. Use the files as they were, or begin an epoch anew:\n{pipeline}"
-        )
 
 
 def _rename(names: dict[str, str], element: Any) -> Any:

@@ -241,12 +241,25 @@ def test_another_pipeline_is_refused_with_both() -> None:
     next(iter(loader))
     state = loader.state_dict()
     other = DataLoader(steps.numbers(9, indexed=False).shuffle(3), batch_size=2)
-    with pytest.raises(feedrate.ResumeError, match=r"fingerprint [0-9a-f]{16}, this one has [0-9a-f]{16}"):
+    with pytest.raises(feedrate.ResumeError, match=r"fingerprint [0-9a-f]{16}, this one has [0-9a-f]{16}") as refused:
         other.load_state_dict(state)
+    lines = str(refused.value).splitlines()
+    assert "- filter(two_of_three)" in lines and "+ shuffle(3)" in lines
+    with pytest.raises(feedrate.ResumeError, match=r"\n\+ shuffle\(3\)\n"):
+        iter(other.dataset).load_state_dict(iter(loader.dataset).state_dict())
     with pytest.raises(feedrate.ResumeError, match="samples=2, this loader has 3"):
         DataLoader(loader.dataset, batch_size=3).load_state_dict(state)
     with pytest.raises(feedrate.ResumeError, match=r"rows=8, this loader has 2: build the pipeline with lanes\(rows=8\)"):
         DataLoader(loader.dataset.lanes(rows=2), batch_size=2).load_state_dict(state)
+
+
+def test_states_hold_little_of_a_source_of_many_files(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{i}.jsonl") for i in range(200)]
+    for path in paths:
+        Path(path).write_text("1\n")
+    state = DataLoader(feedrate.open(paths), batch_size=2).state_dict()
+    (step,) = state["plan"]["facts"]["steps"]
+    assert step.startswith("jsonl(") and step.endswith("…") and len(step) < 400
 
 
 def test_shapes_that_do_not_divide_are_refused_with_the_legal_ones() -> None:

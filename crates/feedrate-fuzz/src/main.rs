@@ -1,6 +1,5 @@
 //! libFuzzer over one parser, which the environment variable `FEEDRATE_FUZZ` names; `tools/fuzz.py` builds and runs it.
 #![no_main]
-#![expect(unsafe_code, reason = "the macros export what libFuzzer calls")]
 
 use std::alloc::System;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
@@ -20,14 +19,11 @@ static PARSER: OnceLock<&'static Parser> = OnceLock::new();
 /// What the last panic said: those that our guards catch are no failures.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-#[expect(clippy::print_stderr, reason = "libFuzzer's output")]
 fn begin() {
     let name = std::env::var("FEEDRATE_FUZZ").unwrap_or_default();
-    let Some(parser) = find(&name) else {
-        eprintln!("FEEDRATE_FUZZ={name:?} is no parser");
-        std::process::exit(2);
-    };
-    let _ = PARSER.set(parser);
+    let parser = find(&name);
+    assert!(parser.is_some(), "FEEDRATE_FUZZ={name:?} is no parser");
+    let _ = parser.map(|parser| PARSER.set(parser));
     set_hook(Box::new(|panic| {
         if let Ok(mut said) = SAID.lock() {
             *said = panic.to_string();
@@ -46,7 +42,7 @@ fn one(bytes: &[u8]) {
     }
 }
 
-libfuzzer_sys::fuzz_target!(init: begin(), |bytes: &[u8]| { one(bytes) });
+libfuzzer_sys::fuzz_target!(init: begin(), |bytes: &[u8]| one(bytes));
 
 libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let size = libfuzzer_sys::fuzzer_mutate(data, size, max_size);

@@ -139,11 +139,8 @@ pub(super) fn open(
         return tokens(py, patterns, options);
     }
     let format = if format == "auto" {
-        let first = patterns
-            .first()
-            .ok_or_else(|| config("no path or pattern was given"))?
-            .clone();
-        py.detach(|| feedrate::source::format_of(&first)).map_err(reading)?
+        py.detach(|| feedrate::source::format_of_all(&patterns))
+            .map_err(reading)?
     } else {
         format_of(format)?
     };
@@ -372,6 +369,15 @@ fn filter(o: &mut Options<'_>) -> PyResult<Option<Filter>> {
 fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
     if let Ok(list) = given.cast::<PyList>() {
         let word = list.iter().next().and_then(|first| first.extract::<String>().ok());
+        let wordless = |item: Bound<'_, PyAny>| {
+            let inner = item.cast_into::<PyList>().ok();
+            inner.is_some_and(|inner| inner.get_item(0).is_ok_and(|first| first.extract::<String>().is_err()))
+        };
+        if word.is_none() && list.iter().any(wordless) {
+            return Err(config(
+                "where: a list in a list is any of them for pyarrow, and all of them elsewhere: begin lists with \"or\" or \"and\"",
+            ));
+        }
         let inner: Vec<Filter> = list
             .iter()
             .skip(usize::from(word.is_some()))
@@ -399,7 +405,11 @@ fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
             ))),
         };
     }
-    let (column, op, value): (String, String, Bound<'_, PyAny>) = tuple.extract()?;
+    let (column, op, value): (String, String, Bound<'_, PyAny>) = tuple.extract().map_err(|_| {
+        config(format!(
+            "where: {tuple} is neither (column, operator, value) nor (column, \"is null\")"
+        ))
+    })?;
     if matches!(op.as_str(), "in" | "not in") {
         let refused = || config(format!("where: {column:?}, {op:?} takes a list of values, not {value}"));
         if value.extract::<String>().is_ok() {
@@ -407,7 +417,7 @@ fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
         }
         let values = value.try_iter().map_err(|_| refused())?;
         let values = values
-            .map(|value| constant(&column, from_python(&value?, 0)?))
+            .map(|value| constant(&column, &value?))
             .collect::<PyResult<Vec<_>>>()?;
         let found = Filter::one_of(column, values);
         return Ok(if op == "in" { found } else { found.negate() });
@@ -425,15 +435,26 @@ fn condition(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
             )));
         }
     };
-    let value = constant(&column, from_python(&value, 0)?)?;
+    let value = constant(&column, &value)?;
     Ok(Filter::column(column, op, value))
 }
 
 /// What a column can be compared with.
-fn constant(column: &str, value: Value) -> PyResult<Value> {
-    match value {
+fn constant(column: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
+    // NumPy's scalars.
+    let plain = if value.hasattr("dtype")? && value.hasattr("item")? {
+        &value.call_method0("item")?
+    } else {
+        value
+    };
+    match from_python(plain, 0)? {
         value @ (Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Bytes(_)) => Ok(value),
-        other => Err(config(format!("where: {column} is compared with {}", other.kind()))),
+        _ => Err(config(format!(
+            "where: {column} is compared with {} of the type {}: give a number, text, bytes or bool (dates and times are compared as the \
+             whole number that is stored, in the column's unit)",
+            value.repr()?,
+            value.get_type().name()?
+        ))),
     }
 }
 
@@ -503,6 +524,27 @@ fn mds(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn S
     Ok(Arc::new(source))
 }
 
+/// The `.bin` files that paths, folders and patterns stand for.
+fn pairs(py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<PathBuf>> {
+    let mut pairs: Vec<PathBuf> = Vec::new();
+    for pattern in patterns {
+        let path = PathBuf::from(&pattern);
+        if !path.is_dir() && !pattern.contains(['*', '?', '[', '{']) {
+            pairs.push(path);
+            continue;
+        }
+        let found = paths(py, std::slice::from_ref(&pattern))?.into_iter();
+        let ends = |path: &PathBuf| path.extension().is_some_and(|end| end == "bin" || end == "idx");
+        let mut found: Vec<_> = found.filter(ends).map(|path| path.with_extension("bin")).collect();
+        found.dedup();
+        if found.is_empty() {
+            return Err(config(format!("tokens: {pattern} finds no .bin or .idx file")));
+        }
+        pairs.append(&mut found);
+    }
+    Ok(pairs)
+}
+
 fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
     let mut o = Options::new("tokens", options)?;
     let dtype: Option<String> = o.get("dtype")?;
@@ -534,7 +576,7 @@ fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) ->
     }) {
         Tokens::npy(paths(py, &patterns)?, windows.ok_or_else(wanted)?)
     } else {
-        let megatron = Tokens::megatron(patterns);
+        let megatron = Tokens::megatron(pairs(py, patterns)?);
         match windows {
             Some(windows) => megatron.windows(windows),
             None => megatron,

@@ -127,6 +127,18 @@ elements! {
     f32 => F32, f64 => F64
 }
 
+/// A half-precision float (IEEE 754).
+pub(crate) fn half(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction * (-24_f64).exp2(),
+        0x1f if fraction == 0.0 => f64::INFINITY,
+        0x1f => f64::NAN,
+        _ => (1024.0 + fraction) * f64::from(exponent - 25).exp2(),
+    };
+    if bits >> 15 == 1 { -size } else { size }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +152,19 @@ mod tests {
         assert_eq!(DType::from_name("float"), None);
         assert_eq!(DType::from_code(200), None);
         assert_eq!(<f64 as Element>::DTYPE.size(), size_of::<f64>());
+    }
+
+    #[test]
+    fn halves_are_exact() {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x0001, 5.960_464_477_539_063e-8),
+            (0x8000, -0.0),
+        ] {
+            assert_eq!(half(bits).to_bits(), f64::to_bits(value), "{bits:x}");
+        }
+        assert!(half(0x7e00).is_nan() && half(0xfc00) == f64::NEG_INFINITY);
     }
 }

@@ -16,6 +16,7 @@ mod value;
 
 pub use allocator::{Allocator, Buffer, Heap};
 pub use collate::{CollateError, collate, stack};
+pub(crate) use dtype::half;
 pub use dtype::{DType, Element};
 pub use spare::give_back;
 pub(crate) use spare::{copied, spare};

@@ -277,10 +277,36 @@ impl LaneJobs {
         })
     }
 
+    /// The steps of the pipeline, a line each; of a step that lists thousands of files the front.
+    fn steps(&self) -> State {
+        const LINE: usize = 300;
+        let text = self.pipeline.to_string();
+        let lines = text.lines().map(|line| match line.char_indices().nth(LINE) {
+            Some((end, _)) => State::Text(format!("{}…", &line[..end])),
+            None => line.into(),
+        });
+        State::List(lines.collect())
+    }
+
+    /// The steps of the state's pipeline and of this one, where the state has them.
+    fn differences(&self, state: &State) -> String {
+        let lines = |steps: &State| match steps {
+            State::List(lines) => lines
+                .iter()
+                .map(|line| format!("\n  {line}"))
+                .collect::<Vec<_>>()
+                .concat(),
+            _ => String::new(),
+        };
+        state.get("steps").map_or_else(String::new, |there| {
+            format!(". Steps in the state:{}\nhere:{}", lines(there), lines(&self.steps()))
+        })
+    }
+
     /// Reads a state that [`LaneProgress::state`] wrote. Refuses one of other lanes.
     pub(super) fn read(&self, state: &State) -> Result<Saved, Error> {
-        let fix = "build the loader over the same pipeline";
-        state.must_be("pipeline", &*self.fingerprint, "fingerprint of the pipeline", fix)?;
+        let fix = format!("build the loader over the same pipeline{}", self.differences(state));
+        state.must_be("pipeline", &*self.fingerprint, "fingerprint of the pipeline", &fix)?;
         // States of earlier builds have none.
         if state.entry("data").is_ok_and(|data| *data != State::Null) && *self.data() != State::Null {
             let fix = "use the files with which the state was made: their names and sizes must be the same";
@@ -604,6 +630,7 @@ impl LaneProgress {
         State::map([
             ("pipeline", (&*self.jobs.fingerprint).into()),
             ("data", self.jobs.data().clone()),
+            ("steps", self.jobs.steps()),
             ("rows", rows.into()),
             ("units", units.into()),
             ("samples", samples.into()),

@@ -38,6 +38,21 @@ impl CsvType {
         }
     }
 
+    /// Whether reading it changes nothing: a whole number as a float may.
+    fn exact(self, text: &str) -> bool {
+        let digits = text.trim().trim_start_matches(['-', '+']);
+        if self != Self::Float || digits.len() < 16 || digits.bytes().any(|byte| !byte.is_ascii_digit()) {
+            return true;
+        }
+        let number: Result<i128, _> = digits.parse();
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            reason = "that is the question"
+        )]
+        number.is_ok_and(|number| (number as f64) as i128 == number)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -145,7 +160,7 @@ impl Csv {
     }
 
     /// Takes for each column without a type the narrowest that the first `rows` rows of the first file fit: bool, int, float, text. A
-    /// later field that does not fit is an error and changes nothing in silence. Default: 0, which leaves them text.
+    /// later field that does not fit is an error and changes nothing in silence; a whole number that a float would round does not fit one. Default: 0, which leaves them text.
     #[must_use]
     pub fn infer(self, rows: usize) -> Self {
         self.set(|options| options.infer = rows)
@@ -182,6 +197,10 @@ impl Csv {
             let names = (0..records.fields()).map(|field| records.text(&found, field).map(str::to_owned));
             let names = names.collect::<Result<Vec<String>, _>>()?;
             records.done(&found);
+            if names.iter().any(|name| name.contains('\r') && !name.contains('\n')) {
+                let message = "lines end with \\r alone, as on old Macs, and \\n or \\r\\n is read: convert the file (tr '\\r' '\\n')";
+                return Err(records.stream.error(Fault::Unsupported, message.to_owned()));
+            }
             names
         };
         for (at, name) in names.iter().enumerate() {
@@ -209,7 +228,7 @@ impl Csv {
                 for field in 0..records.fields().min(names.len()) {
                     let text = records.text(&found, field)?;
                     seen[field] |= !text.trim().is_empty();
-                    while all[fits[field]].read(text).is_none() {
+                    while all[fits[field]].read(text).is_none() || !all[fits[field]].exact(text) {
                         fits[field] += 1;
                     }
                 }
@@ -245,8 +264,14 @@ impl Source for Csv {
     }
 
     fn stored(&self, part: usize) -> Result<Option<(Blob, String)>, SourceError> {
-        let Options { quote, names, .. } = &self.options;
-        let layout = format!("csv {quote:?} {}", names.is_some());
+        let Options {
+            delimiter,
+            quote,
+            names,
+            ..
+        } = &self.options;
+        // What decides where rows begin: quotes count at the start of a field only.
+        let layout = format!("csv {delimiter:?} {quote:?} {}", names.is_some());
         Ok(Some((self.shards.blob(part)?, layout)))
     }
 
@@ -279,7 +304,8 @@ impl Source for Csv {
                 .iter()
                 .position(|known| known == name)
                 .ok_or_else(|| absent(name))?;
-            Ok((at, name.clone(), kind(name)))
+            let given = self.options.types.iter().any(|(known, _)| known == name);
+            Ok((at, name.clone(), kind(name), given))
         };
         let wanted = self
             .options
@@ -303,8 +329,8 @@ impl Source for Csv {
 
 struct CsvReader {
     records: Records,
-    /// Place in the row, name, type.
-    columns: Vec<(usize, String, CsvType)>,
+    /// Place in the row, name, type, and whether the user gave the type.
+    columns: Vec<(usize, String, CsvType, bool)>,
     width: usize,
     number: u64,
     broken: Option<SourceError>,
@@ -337,8 +363,13 @@ impl CsvReader {
                 self.width
             )));
         }
-        let field = |(at, name, kind): &(usize, String, CsvType)| {
+        let field = |(at, name, kind, given): &(usize, String, CsvType, bool)| {
             let text = self.records.text(found, *at)?;
+            if !given && !kind.exact(text) {
+                let message =
+                    format!("column {name} has {text:?}, which the inferred float would round: give the column a type");
+                return Err(bad(message));
+            }
             let value = kind.read(text);
             let value =
                 value.ok_or_else(|| bad(format!("column {name} has {text:?}, which is not {}", kind.name())))?;

@@ -153,22 +153,9 @@ fn is_tfrecord(head: &[u8]) -> bool {
     let Some(stored) = rest.first_chunk::<4>() else {
         return false;
     };
-    let sum = crc32c(length);
+    let sum = crc32c::crc32c(length);
     let masked = sum.rotate_right(15).wrapping_add(0xa282_ead8);
     masked == u32::from_le_bytes(*stored)
-}
-
-/// Castagnoli's checksum, bit by bit: for a few bytes.
-fn crc32c(bytes: &[u8]) -> u32 {
-    let mut sum = u32::MAX;
-    for byte in bytes {
-        sum ^= u32::from(*byte);
-        for _ in 0..8 {
-            let carry = sum & 1;
-            sum = (sum >> 1) ^ (0x82f6_3b78 * carry);
-        }
-    }
-    !sum
 }
 
 /// Finds the format of a file or folder: by its content, decompressed if it is compressed; where that says only that it is text, by its name; and
@@ -286,7 +273,42 @@ pub fn format_of(pattern: &str) -> Result<Format, SourceError> {
         return detect(&Blob::file(path));
     }
     let found = store::find(&[pattern])?;
+    same_names(found.iter().map(Blob::name))?;
     detect(&found[0])
+}
+
+/// As [`format_of`], of several paths and patterns, of which the first decides. Refuses files whose names say that they have another
+/// format than the first one: they would be read as what they are not.
+pub fn format_of_all(patterns: &[String]) -> Result<Format, SourceError> {
+    let Some(first) = patterns.first() else {
+        return Err(SourceError::new(Fault::Absent, "", "no path or pattern was given"));
+    };
+    same_names(patterns.iter().map(String::as_str))?;
+    format_of(first)
+}
+
+/// That names do not speak of two formats. Nothing is opened for it.
+fn same_names<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), SourceError> {
+    // One reader reads both.
+    let kind = |name| match Format::of_name(name)? {
+        Format::ArrowStream => Some(Format::Arrow),
+        Format::Npz => Some(Format::Npy),
+        format => Some(format),
+    };
+    let mut first: Option<(&str, Format)> = None;
+    for name in names {
+        match (kind(name), first) {
+            (Some(format), Some((other, known))) if format != known => {
+                let message = format!(
+                    "it is {format} by its name, and {other} is {known}: open each format by itself and concat() them, or name the format"
+                );
+                return Err(SourceError::new(Fault::Unsupported, name, message));
+            }
+            (Some(format), None) => first = Some((name, format)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// A source of what a path or pattern stands for, with that format's usual choices; see [`format_of`]. Opens one file; may block.
@@ -329,7 +351,7 @@ mod tests {
     #[test]
     fn content_decides_and_then_the_name() {
         let mut record = 5_u64.to_le_bytes().to_vec();
-        let sum = crc32c(&record).rotate_right(15).wrapping_add(0xa282_ead8);
+        let sum = crc32c::crc32c(&record).rotate_right(15).wrapping_add(0xa282_ead8);
         record.extend_from_slice(&sum.to_le_bytes());
         record.extend_from_slice(b"hello....");
         let mut npz = b"PK\x03\x04".to_vec();
@@ -356,7 +378,6 @@ mod tests {
         ] {
             assert_eq!(of(name, bytes).unwrap(), format, "{name} {bytes:?}");
         }
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 
     #[test]

@@ -45,6 +45,18 @@ pub(super) fn object(text: &str, only: Option<&[String]>, big: BigInts) -> Resul
     Ok(pairs)
 }
 
+/// Reads the text of one value of any kind.
+pub(super) fn value(text: &str, big: BigInts) -> Result<Value, BadJson> {
+    let mut parser = Parser { text, at: 0, big };
+    parser.space();
+    let value = parser.value(0)?;
+    parser.space();
+    if parser.at < text.len() {
+        return Err(parser.bad("there is something behind the value"));
+    }
+    Ok(value)
+}
+
 struct Parser<'a> {
     text: &'a str,
     at: usize,

@@ -50,7 +50,7 @@ pub use arrow::{ArrowIpc, Filter, Op};
 pub use columns::interleave;
 pub use compress::Codec;
 pub use csv::{Csv, CsvType};
-pub use detect::{Format, detect, format_of, open};
+pub use detect::{Format, detect, format_of, format_of_all, open};
 pub use error::{Fault, SourceError};
 pub use files::Files;
 #[cfg(feature = "hdf5")]

@@ -13,9 +13,12 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
     RowSelector,
 };
+use parquet::basic::Compression;
+use parquet::column::page::{Page, PageReader};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::PageIndexPolicy;
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::arrow::{
     Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
@@ -203,6 +206,39 @@ struct Passed {
     rows: Vec<u32>,
 }
 
+/// Whether compressed pages say that they are not, as those of version 2 do that Apache Arrow wrote before its version 3 (ARROW-10353).
+fn mislabelled(file: &Positioned, metadata: &ParquetMetaData) -> bool {
+    let writer = metadata.file_metadata().created_by().unwrap_or_default();
+    // Later ones are called parquet-cpp-arrow.
+    let old = writer.starts_with("parquet-cpp version ");
+    let said_plain = |column: &ColumnChunkMetaData, rows: i64| {
+        if column.compression() == Compression::UNCOMPRESSED {
+            return false;
+        }
+        let rows = usize::try_from(rows).unwrap_or(0);
+        let Ok(mut pages) = SerializedPageReader::new(Arc::new(file.clone()), column, rows, None) else {
+            return false;
+        };
+        // The first is of the dictionary, if there is one.
+        let page = std::iter::from_fn(|| pages.get_next_page().ok().flatten())
+            .find(|page| !matches!(page, Page::DictionaryPage { .. }));
+        matches!(
+            page,
+            Some(Page::DataPageV2 {
+                is_compressed: false,
+                ..
+            })
+        )
+    };
+    let groups = metadata.row_groups();
+    old && groups.first().is_some_and(|group| {
+        group
+            .columns()
+            .iter()
+            .any(|column| said_plain(column, group.num_rows()))
+    })
+}
+
 /// An open file: its row groups.
 struct Groups {
     file: Positioned,
@@ -247,6 +283,11 @@ impl Groups {
             starts.push(rows);
         }
         let schema: SchemaRef = Arc::clone(metadata.schema());
+        if mislabelled(&file, metadata.metadata()) {
+            let message = "it was written by Apache Arrow before version 3 with data pages of version 2, which say that they are not \
+                           compressed and are: write it anew";
+            return Err(SourceError::new(Fault::Unsupported, &*name, message));
+        }
         let here = |names: &[String]| {
             if lenient {
                 present(schema.fields(), names)

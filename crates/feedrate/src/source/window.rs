@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Fault, SourceError};
+use super::{Codec, Fault, SourceError};
 
 /// Most that is read ahead.
 const AHEAD: usize = 256 << 10;
@@ -53,7 +53,37 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// A file that is read by position as it lies there, so that it must not be compressed.
     pub(super) fn open(path: &Path, name: Arc<str>) -> Result<Self, SourceError> {
+        let window = Self::packed(path, name)?;
+        let ending = path
+            .extension()
+            .and_then(|ending| ending.to_str())
+            .map(str::to_ascii_lowercase);
+        let named = |codec: &Codec| {
+            ending
+                .as_ref()
+                .is_some_and(|ending| codec.endings().contains(&ending.as_str()))
+        };
+        let codecs = [Codec::Gzip, Codec::Zstd, Codec::Lz4, Codec::Xz, Codec::Bzip2];
+        let Some(codec) = codecs.into_iter().find(named) else {
+            return Ok(window);
+        };
+        // The name alone may be wrong, and so may the content: tokens begin with any bytes.
+        let mut head = [0; 8];
+        let found = fill_at(&window.file, &mut head, 0).map_err(|error| SourceError::io(&*window.name, &error))?;
+        if Codec::find(&head[..found]) != Some(codec) {
+            return Ok(window);
+        }
+        let message = format!(
+            "it is compressed with {}, and files of this format are read by position: unpack it",
+            codec.name()
+        );
+        Err(SourceError::new(Fault::Unsupported, &*window.name, message))
+    }
+
+    /// The same of a file that may be compressed.
+    pub(super) fn packed(path: &Path, name: Arc<str>) -> Result<Self, SourceError> {
         let open = || {
             let file = File::open(path)?;
             let meta = file.metadata()?;

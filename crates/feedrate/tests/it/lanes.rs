@@ -466,8 +466,15 @@ fn a_state_is_of_its_files() {
     let mut resumed = build().resume(middle.clone()).build().unwrap();
     assert_eq!(resumed.iter().unwrap().count(), 9);
     write(30);
-    let error = build().resume(middle).build().unwrap_err().to_string();
+    let error = build().resume(middle.clone()).build().unwrap_err().to_string();
     assert!(error.contains("fingerprint of the files"), "{error}");
+    // Another definition is told apart step by step.
+    let other = Pipeline::source(JsonLines::new([path.to_str().unwrap()])).take(20);
+    let other = DataLoader::pipeline(other).batch_size(4).resume(middle);
+    let error = other.build().unwrap_err().to_string();
+    let (there, here) = error.split_once("here:\n").unwrap();
+    assert!(there.contains("a.jsonl") && !there.contains("take(20)"), "{error}");
+    assert!(here.contains("a.jsonl") && here.contains("take(20)"), "{error}");
     // The next epoch may be over others.
     let mut next = build().resume(end).build().unwrap();
     assert_eq!(next.iter().unwrap().count(), 8);

@@ -2,7 +2,7 @@
 
 use super::maker::Maker;
 use super::{Columns, Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
-use crate::batch::{Heap, Tensor, Value};
+use crate::batch::{DType, Heap, Tensor, Value, half};
 use crate::error::BoxError;
 use crate::pipeline::sample::to_text;
 use crate::pipeline::step::Batch;
@@ -173,6 +173,49 @@ fn join(pieces: Vec<Columns>) -> Result<Vec<(String, Value)>, BoxError> {
         .collect()
 }
 
+/// The rows of a tensor as a list has them that holds nulls too.
+fn rows(tensor: &Tensor) -> Result<Vec<Value>, BoxError> {
+    if tensor.shape().len() != 1 {
+        let count = tensor.shape().first().copied().unwrap_or(0);
+        return Ok((0..count)
+            .map(|row| tensor.get(row).map(Value::Tensor))
+            .collect::<Result<_, _>>()?);
+    }
+    macro_rules! numbers {
+        ($as:ty, $value:expr) => {
+            Ok(tensor.to_vec::<$as>()?.into_iter().map($value).collect())
+        };
+    }
+    match tensor.dtype() {
+        DType::I8 => numbers!(i8, |n| Value::Int(n.into())),
+        DType::I16 => numbers!(i16, |n| Value::Int(n.into())),
+        DType::I32 => numbers!(i32, |n| Value::Int(n.into())),
+        DType::I64 => numbers!(i64, Value::Int),
+        DType::U8 => numbers!(u8, |n| Value::Int(n.into())),
+        DType::U16 => numbers!(u16, |n| Value::Int(n.into())),
+        DType::U32 => numbers!(u32, |n| Value::Int(n.into())),
+        DType::U64 => {
+            let whole = |n| i64::try_from(n).map(Value::Int);
+            Ok(tensor
+                .to_vec::<u64>()?
+                .into_iter()
+                .map(whole)
+                .collect::<Result<_, _>>()?)
+        }
+        DType::F32 => numbers!(f32, |n| Value::Float(n.into())),
+        DType::F64 => numbers!(f64, Value::Float),
+        DType::Bool => numbers!(bool, Value::Bool),
+        _ => {
+            let bits = tensor.contiguous(&Heap)?;
+            let bits = bits.as_bytes()?.as_chunks::<2>().0;
+            Ok(bits
+                .iter()
+                .map(|two| Value::Float(half(u16::from_ne_bytes(*two))))
+                .collect())
+        }
+    }
+}
+
 /// Values one below the other along their first dimension.
 fn below(values: Vec<Value>) -> Result<Value, BoxError> {
     let tensors: Option<Vec<&Tensor>> = values.iter().map(Value::as_tensor).collect();
@@ -181,6 +224,8 @@ fn below(values: Vec<Value>) -> Result<Value, BoxError> {
         for value in values {
             match value {
                 Value::List(list) => items.extend(list),
+                // Its part has no nulls, and another one has.
+                Value::Tensor(tensor) => items.extend(rows(&tensor)?),
                 other => return Err(format!("{} among lists", other.kind()).into()),
             }
         }
@@ -191,7 +236,10 @@ fn below(values: Vec<Value>) -> Result<Value, BoxError> {
     shape[0] = 0;
     for tensor in &tensors {
         if tensor.dtype() != first.dtype() || tensor.shape()[1..] != first.shape()[1..] {
-            return Err(format!("{tensor:?} does not go below {first:?}").into());
+            return Err(format!(
+                "{tensor:?} does not go below {first:?}: files differ in it; unify=True reads them as one type, where there is one"
+            )
+            .into());
         }
         shape[0] += tensor.shape()[0];
     }

@@ -6,7 +6,7 @@ use arrow_array::{BooleanArray, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::FileDecoder;
-use arrow_ipc::{Block, Message, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
+use arrow_ipc::{Block, Endianness, Message, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
 use arrow_schema::{FieldRef, Schema, SchemaRef};
 
 use super::filter::Filter;
@@ -288,7 +288,7 @@ fn footer(window: &mut Window) -> Result<Described, SourceError> {
     let schema = footer
         .schema()
         .ok_or_else(|| damaged(&name, start, "the footer has no schema"))?;
-    let schema: Schema = try_fb_to_schema(schema).map_err(|error| wrong(&name, &error).at(start))?;
+    let schema = columns(schema, &name, start)?;
     let mut entries = Vec::new();
     let dictionaries = footer.dictionaries().into_iter().flatten().map(|block| (block, true));
     let batches = footer.recordBatches().into_iter().flatten().map(|block| (block, false));
@@ -330,6 +330,15 @@ fn footer(window: &mut Window) -> Result<Described, SourceError> {
         }
     }
     Ok((Arc::new(schema), footer.version(), entries))
+}
+
+/// The columns. Those of the other byte order are refused: the decoder takes their bytes as they are.
+fn columns(schema: arrow_ipc::Schema<'_>, name: &str, at: u64) -> Result<Schema, SourceError> {
+    if schema.endianness() != Endianness::Little {
+        let message = "its numbers are big-endian, and only little-endian ones are read: write it anew on a machine of this byte order";
+        return Err(SourceError::new(Fault::Unsupported, name, message).at(at));
+    }
+    try_fb_to_schema(schema).map_err(|error| wrong(name, &error).at(at))
 }
 
 fn rows(bytes: &[u8]) -> Result<u64, String> {
@@ -390,7 +399,7 @@ fn scan(window: &mut Window) -> Result<Described, SourceError> {
             (MessageHeader::Schema, None) => {
                 let schema = message.header_as_schema();
                 let schema = schema.ok_or_else(|| damaged(&name, at, "the schema is none"))?;
-                let schema = try_fb_to_schema(schema).map_err(|error| wrong(&name, &error).at(at))?;
+                let schema = columns(schema, &name, at)?;
                 described = Some((Arc::new(schema), message.version()));
             }
             (MessageHeader::DictionaryBatch, Some(_)) => entries.push(entry),

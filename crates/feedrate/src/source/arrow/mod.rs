@@ -211,6 +211,13 @@ pub(super) fn choose(schema: &Schema, wanted: Option<&[String]>, name: &str) -> 
     };
     for at in &chosen {
         let field = &fields[*at];
+        if fields.iter().filter(|other| other.name() == field.name()).count() > 1 {
+            let message = format!(
+                "several columns are called {:?}: choose others by columns, or rename them in the file",
+                field.name()
+            );
+            return Err(SourceError::new(Fault::Unsupported, name, message));
+        }
         readable(field.data_type()).map_err(|why| {
             SourceError::new(Fault::Unsupported, name, format!("{why}: leave it out"))
                 .of(format!("column {}", field.name()))

@@ -181,19 +181,17 @@ fn bools(array: &BooleanArray) -> Result<Value, String> {
     reason = "decimals are given as the nearest float, which is documented"
 )]
 fn decimal(array: &dyn Array, row: usize) -> Option<f64> {
-    let (unscaled, scale) = match array.data_type() {
-        DataType::Decimal32(_, scale) => (f64::from(array.as_primitive::<Decimal32Type>().value(row)), *scale),
-        DataType::Decimal64(_, scale) => (array.as_primitive::<Decimal64Type>().value(row) as f64, *scale),
-        DataType::Decimal128(_, scale) => {
-            let unscaled = array.as_primitive::<Decimal128Type>().value(row);
-            // Through text where the product would be rounded twice.
-            if unscaled.unsigned_abs() > 1 << 53 {
-                return format!("{unscaled}e{}", -i32::from(*scale)).parse().ok();
-            }
-            (unscaled as f64, *scale)
-        }
+    let (unscaled, scale): (i128, i8) = match array.data_type() {
+        DataType::Decimal32(_, scale) => (array.as_primitive::<Decimal32Type>().value(row).into(), *scale),
+        DataType::Decimal64(_, scale) => (array.as_primitive::<Decimal64Type>().value(row).into(), *scale),
+        DataType::Decimal128(_, scale) => (array.as_primitive::<Decimal128Type>().value(row), *scale),
         _ => return None,
     };
+    // Through text where the quotient would be rounded twice.
+    if unscaled.unsigned_abs() > 1 << 53 {
+        return format!("{unscaled}e{}", -i32::from(scale)).parse().ok();
+    }
+    let unscaled = unscaled as f64;
     // Dividing two exact numbers is rounded once.
     match scale {
         0 => Some(unscaled),
@@ -336,7 +334,12 @@ pub(in crate::source) fn readable(kind: &DataType) -> Result<(), String> {
         | DataType::FixedSizeList(field, _)
         | DataType::Map(field, _)
         | DataType::RunEndEncoded(_, field) => readable(field.data_type()),
-        DataType::Struct(fields) => fields.iter().try_for_each(|field| readable(field.data_type())),
+        DataType::Struct(fields) => fields.iter().enumerate().try_for_each(|(at, field)| {
+            if fields[..at].iter().any(|other| other.name() == field.name()) {
+                return Err(format!("several fields of a struct are called {:?}", field.name()));
+            }
+            readable(field.data_type())
+        }),
         DataType::Dictionary(_, values) => readable(values),
         _ => Ok(()),
     }

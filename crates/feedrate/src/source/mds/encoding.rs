@@ -1,8 +1,7 @@
 //! How MDS writes a field.
 
-use serde_json::Value as Json;
-
 use crate::batch::{DType, Heap, Tensor, TensorError, Value, copied};
+use crate::source::json::{self, BigInts};
 
 /// How a column is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +81,8 @@ impl Encoding {
                 parsed.map_err(|_| format!("{:?} is no float", short(text)))
             }
             Self::Json => {
-                let parsed: Json = serde_json::from_slice(bytes).map_err(|error| format!("no JSON: {error}"))?;
-                Ok(tree(parsed))
+                let parsed = json::value(text(bytes)?, BigInts::Error);
+                parsed.map_err(|bad| format!("no JSON: {} (byte {})", bad.message, bad.at))
             }
             Self::Array { dtype, shape } => grid(*dtype, shape.as_deref(), bytes),
             Self::Pixels => pixels(bytes),
@@ -223,18 +222,4 @@ fn pixels(bytes: &[u8]) -> Result<Value, String> {
     };
     let shape: Vec<_> = [Some(height), Some(width), channels].into_iter().flatten().collect();
     tensor(dtype, &shape, raw)
-}
-
-fn tree(json: Json) -> Value {
-    match json {
-        Json::Null => Value::None,
-        Json::Bool(value) => Value::Bool(value),
-        Json::Number(number) => match number.as_i64() {
-            Some(whole) => Value::Int(whole),
-            None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::Str(text),
-        Json::Array(items) => Value::List(items.into_iter().map(tree).collect()),
-        Json::Object(entries) => Value::Map(entries.into_iter().map(|(key, value)| (key, tree(value))).collect()),
-    }
 }

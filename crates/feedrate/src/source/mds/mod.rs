@@ -164,7 +164,7 @@ impl Mds {
             );
             return Err(wrong(Fault::Unsupported, &name, message));
         }
-        let window = Window::open(&packed.path, Arc::clone(&name))?;
+        let window = Window::packed(&packed.path, Arc::clone(&name))?;
         size(window.len(), packed, &name)?;
         let read = || {
             let mut bytes = Vec::new();

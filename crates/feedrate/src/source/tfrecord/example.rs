@@ -140,7 +140,8 @@ fn arrange(mut found: Vec<(String, Value)>, wanted: &Wanted) -> Result<Vec<(Stri
     for name in names {
         let at = found.iter().rposition(|(known, _)| known == name);
         let at = at.ok_or_else(|| absent(name, found.iter().map(|(name, _)| name.as_str())))?;
-        arranged.push(found.swap_remove(at));
+        // In its place: of equal names the last one holds, here as above.
+        arranged.push(found.remove(at));
     }
     Ok(arranged)
 }

@@ -192,7 +192,7 @@ impl Source for TfRecords {
 impl TfRecords {
     fn reader(&self, part: usize) -> Result<TfReader, SourceError> {
         let (path, name) = self.shards.path(part)?;
-        let mut window = Window::open(path, Arc::clone(&name))?;
+        let mut window = Window::packed(path, Arc::clone(&name))?;
         let head = window.some(0, HEADER)?;
         // A length whose checksum is right is a TFRecord's, whatever its bytes look like.
         let codec = if length(head).is_some_and(|(_, right)| right) {

@@ -89,8 +89,15 @@ impl Flat {
                 DType::I16 => widen(tokens, out, |a| i64::from(i16::from_ne_bytes(a))),
                 DType::U32 => widen(tokens, out, |a| i64::from(u32::from_ne_bytes(a))),
                 DType::I32 => widen(tokens, out, |a| i64::from(i32::from_ne_bytes(a))),
-                // Tokens above 2⁶³ do not exist.
-                _ => out.copy_from_slice(tokens),
+                dtype => {
+                    out.copy_from_slice(tokens);
+                    let above = |token: &[u8; 8]| i64::from_ne_bytes(*token) < 0;
+                    if dtype == DType::U64 && out.as_chunks::<8>().0.iter().any(above) {
+                        let message =
+                            "a token of 2⁶³ or more does not fit int64: read them in their own type (not wide)";
+                        return Err(SourceError::new(Fault::Record, &**self.window.name(), message).at(at));
+                    }
+                }
             }
         }
         Ok(())

@@ -175,6 +175,16 @@ impl Tokens {
             let message = "windows have a length and a stride of at least 1";
             return Err(SourceError::new(Fault::Unsupported, &*name, message));
         }
+        if let Some(ShortWindow::Pad(token)) = self.windows.map(|windows| windows.last)
+            && !self.wide
+            && !holds(flat.dtype, token)
+        {
+            let message = format!(
+                "{} tokens cannot hold the padding {token}: choose another, or read them as int64 (wide)",
+                flat.dtype
+            );
+            return Err(SourceError::new(Fault::Unsupported, &*name, message));
+        }
         let (records, short) = match (&self.windows, &megatron) {
             (Some(windows), _) => {
                 let (full, short) = windows.count(flat.len);
@@ -192,6 +202,20 @@ impl Tokens {
             records,
             short,
         })
+    }
+}
+
+/// Whether an integer type has this number.
+fn holds(dtype: DType, number: i64) -> bool {
+    match dtype {
+        DType::U8 => u8::try_from(number).is_ok(),
+        DType::I8 => i8::try_from(number).is_ok(),
+        DType::U16 => u16::try_from(number).is_ok(),
+        DType::I16 => i16::try_from(number).is_ok(),
+        DType::U32 => u32::try_from(number).is_ok(),
+        DType::I32 => i32::try_from(number).is_ok(),
+        DType::U64 => u64::try_from(number).is_ok(),
+        _ => true,
     }
 }
 
