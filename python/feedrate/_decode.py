@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from feedrate._image import EXTENSIONS, decode, held
+from feedrate._pipeline import _name as name_of
 
 
 def _text(data: bytes) -> str:
@@ -66,7 +67,8 @@ class Decoder:
                 )
         self._fields = fields
         self._decoders = decoders
-        self.__qualname__ = f"decode({', '.join([*fields, *decoders])})"
+        called = [f"{field}={name_of(decoder)}" for field, decoder in decoders.items()]
+        self.__qualname__ = f"decode({', '.join([*fields, *called])})"
 
     def __call__(self, element: Any) -> Any:
         found = dict(element)
@@ -79,6 +81,9 @@ class Decoder:
                 known = BY_NAME if named or data is not found[field] else BY_EXTENSION
                 decoder = self._decoders.get(field) or known.get(_ending(field))
                 if decoder is None:
+                    continue
+                if data is not found[field] and decoder is not _picture and field not in self._decoders:
+                    # A path is followed in columns of images only, as the documentation says.
                     continue
                 if isinstance(data, str) and data is not found[field]:
                     with open(data, "rb") as file:

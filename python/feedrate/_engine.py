@@ -120,7 +120,12 @@ class Engine:
     def next(self, timeout: float | None) -> Any:
         """The next batch, or ``END``. With a timeout of 0 nothing is waited for: ``NOT_READY`` when it is not there yet."""
         if timeout == 0:
-            found = self.take(0.0)
+            try:
+                found = self.take(0.0)
+            except Exception:
+                # An error in a batch's place: the window goes on, as behind a batch.
+                self.feed.refill()
+                raise
             if found is None:
                 return NOT_READY
             self.feed.refill()

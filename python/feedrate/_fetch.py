@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -131,6 +132,7 @@ class MapFetcher:
             recipe.dataset.load_state_dict(resume["state"])
             _tell(recipe.dataset, resume)
         self._executor = recipe.executor
+        self._pid = os.getpid()
         if self._executor is None and recipe.items_in_flight > 1:
             self._executor = ThreadPoolExecutor(recipe.items_in_flight, thread_name_prefix="feedrate_item")
         self._keyed = recipe.keyed
@@ -230,6 +232,10 @@ class MapFetcher:
         self, index: Any, keys: list[tuple[int, int, int]] | None, epoch: int | None = None
     ) -> tuple[list[Any], list[Any]]:
         assert self._executor is not None
+        if self._pid != os.getpid():
+            # A fork's child has none of the threads.
+            self._pid = os.getpid()
+            self._executor = ThreadPoolExecutor(self._recipe.items_in_flight, thread_name_prefix="feedrate_item")
         dataset = self._dataset
         seed = self._recipe.pipeline_seed
         pipelines = None if seed is None or epoch is None else (seed, epoch)

@@ -136,20 +136,28 @@ class Turn:
 class Units(Carried):
     """What a task gives."""
 
-    __slots__ = ("rest", "skipped", "stands")
+    __slots__ = ("rest", "rest_skipped", "skipped", "stands")
 
-    def __init__(self, batch: Any, rest: dict[int, list[Any]], stands: dict[int, tuple[int, Any]], skipped: list[Any]) -> None:
+    def __init__(
+        self,
+        batch: Any,
+        rest: dict[int, list[Any]],
+        stands: dict[int, tuple[int, Any]],
+        skipped: list[Any],
+        rest_skipped: list[Any],
+    ) -> None:
         #: Of the units that were full; ``END`` when none was.
         self.batch = batch
         #: Samples of those that were not: their lanes have nothing more.
         self.rest = rest
         #: By lane: units given, and the cursor behind them, pickled, or ``None`` when it was left out.
         self.stands = stands
-        #: Bad elements that were left out.
+        #: Bad elements that were left out of the full units, and of the others, which a state brings again.
         self.skipped = skipped
+        self.rest_skipped = rest_skipped
 
     def __reduce__(self) -> Any:
-        return Units, (self.batch, self.rest, self.stands, self.skipped)
+        return Units, (self.batch, self.rest, self.stands, self.skipped, self.rest_skipped)
 
 
 class _Open:
@@ -162,6 +170,8 @@ class _Open:
         self.over = False
         #: A last unit that is not full, when it was read ahead of its turn.
         self.left: list[Any] | None = None
+        #: Bad elements that were left out of it.
+        self.left_skipped: list[Any] = []
         #: Units until the next cursor is sent.
         self.quiet = 0
 
@@ -209,16 +219,20 @@ class LaneFetcher:
         self._stage, self._at = "sample", turn
         samples: list[Any] = []
         rest: dict[int, list[Any]] = {}
+        rest_skipped: dict[int, list[Any]] = {}
         stands: dict[int, tuple[int, Any]] = {}
         batch = END
         try:
             for lane, units, begin in turn.units:
                 opened = self._lane(lane, units, begin, turn)
+                known = len(self._skipper.fresh)
                 unit = self._unit(opened)
                 if len(unit) == self._shape.samples:
                     samples += unit
                 else:
                     rest[lane] = unit
+                    rest_skipped[lane] = self._skipper.fresh[known:]
+                    del self._skipper.fresh[known:]
                 stands[lane] = units + 1, self._cursor(opened)
             self._stage = "collation"
             if samples:
@@ -232,9 +246,10 @@ class LaneFetcher:
             # What is left over of other lanes was not in the batch that failed: it comes with their next turn.
             for lane, unit in rest.items():
                 self._lanes[lane].left = unit
+                self._lanes[lane].left_skipped = rest_skipped[lane]
             raise
         skipped, self._skipper.fresh = self._skipper.fresh, []
-        return Units(batch, rest, stands, skipped)
+        return Units(batch, rest, stands, skipped, [entry for entries in rest_skipped.values() for entry in entries])
 
     def _lane(self, lane: int, units: int, begin: Any, turn: Turn) -> _Open:
         opened = self._lanes.get(lane)
@@ -246,7 +261,8 @@ class LaneFetcher:
             opened = self._lanes[lane] = _Open(native, at, turn)
         known = len(self._skipper.fresh)
         while opened.units < units:
-            # Given before: read again to be where the turn is.
+            # Given before: read again to be where the turn is. What was left out was counted then.
+            del self._skipper.fresh[known:]
             try:
                 unit = self._unit(opened)
             except Exception:
@@ -259,6 +275,7 @@ class LaneFetcher:
                     )
                 # Not given, then: it is left over.
                 opened.left, opened.units = unit, units
+                opened.left_skipped = self._skipper.fresh[known:]
         del self._skipper.fresh[known:]
         return opened
 
@@ -266,6 +283,8 @@ class LaneFetcher:
         opened.units += 1
         if opened.left is not None:
             unit, opened.left, opened.over = opened.left, None, True
+            self._skipper.fresh += opened.left_skipped
+            opened.left_skipped = []
             return unit
         while not opened.over:
             try:
@@ -304,8 +323,12 @@ class LanePlan(Plan):
         self._old: dict[str, Any] = dict(saved.get("lanes", {}))
         #: Batches of what was left over at the lanes' ends that were handed over.
         self.tail: int = saved.get("tail", 0)
-        #: Bad elements that were left out.
+        #: Bad elements that were left out of what was handed over.
         self.skipped: int = saved.get("skipped", 0)
+        #: Those behind the last batch, for who sees the end.
+        self.last_skipped: list[Any] = []
+        #: By their marks, the turns that failed and were not told of yet.
+        self._faults: dict[int, Turn] = {}
         self.dry: set[int] = set()
         #: By lane, units that it must have had: lanes of other ranks, which are where the number of turns says.
         self._placed: dict[int, int] = {}
@@ -372,6 +395,23 @@ class LanePlan(Plan):
                 del self._planned[at]
                 return turn
         return None
+
+    def fault(self, mark: int, turn: Turn) -> None:
+        """A turn failed: once that is told, its units count as given, and what was in them comes with the next ones."""
+        self._faults[mark] = turn
+
+    def told(self, mark: int) -> None:
+        """An error was handed over."""
+        turn = self._faults.pop(mark, None)
+        if turn is not None:
+            self.handed_over({lane: (k + 1, None) for lane, k, _ in turn.units}, 0)
+
+    def left_out(self, entries: list[Any]) -> None:
+        """Of what was handed over now, these bad elements were left out."""
+        self.skipped += len(entries)
+        log = self._pipeline._options.get("log")
+        for entry in entries if log is not None else ():
+            append(log, entry)
 
     def handed_over(self, stands: dict[int, tuple[int, Any]], tail: int) -> None:
         """Units of these lanes, or a batch of what was left over, were handed over."""
@@ -474,12 +514,13 @@ class LaneSource:
         self._finish = finish
         self._rest: dict[int, list[Any]] = {}
         self._skipped: list[Any] = []
+        self._rest_skipped: list[Any] = []
+        self._counted = plan.skipped
         self._tail: deque[Any] | None = None
         self._given = 0
         self._mark: tuple[int, int] | None = None
         options = plan._pipeline._options
         self._at_most: int | None = options.get("at_most")
-        self._log: str | None = options.get("log")
         #: Handed over by the next call: an error came in front of it.
         self._late: _Batch | None = None
 
@@ -499,6 +540,9 @@ class LaneSource:
                 return NOT_READY
             if found is END:
                 self._tail = deque(self._last_batches())
+                if not self._plan.tail:
+                    # Else they were counted with the first of these batches.
+                    self._skipped += self._rest_skipped
                 for _ in range(min(self._plan.tail, len(self._tail))):
                     self._tail.popleft()
                 break
@@ -512,11 +556,15 @@ class LaneSource:
             if turn is not None and found.rest and all(lane in self._rest for lane in self._lanes_of(turn.row)):
                 self._plan.dry.add(turn.row)
             self._skipped += found.skipped
+            self._rest_skipped += found.rest_skipped
             if found.batch is END:
                 continue
             return self._hand_over(found.batch, {lane: s for lane, s in found.stands.items() if lane not in found.rest}, 0)
         if not self._tail:
             self._mark = None
+            skipped, self._skipped = self._skipped, []
+            self._plan.last_skipped += skipped
+            self._check(skipped)
             return END
         samples = self._tail.popleft()
         return self._hand_over(self._finish(self._collate(samples)), {}, 1)
@@ -530,26 +578,30 @@ class LaneSource:
         self._given += 1
         skipped, self._skipped = self._skipped, []
         made = _Batch(batch, stands, tail, skipped)
-        for entry in skipped if self._log is not None else ():
-            append(self._log, entry)
-        self._plan.skipped += len(skipped)
-        if skipped and self._at_most is not None and self._plan.skipped > self._at_most:
+        try:
+            self._check(skipped)
+        except PipelineError:
             self._late, self._mark = made, None
-            raise PipelineError(
-                f"{self._plan.skipped} bad elements were left out of this epoch, and on_error() allows at_most={self._at_most}. The last: "
-                f"{skipped[-1]}"
-            )
+            raise
         return made
 
+    def _check(self, skipped: list[Any]) -> None:
+        """Raises when these are too many with those before."""
+        self._counted += len(skipped)
+        if skipped and self._at_most is not None and self._counted > self._at_most:
+            raise PipelineError(
+                f"{self._counted} bad elements were left out of this epoch, and on_error() allows at_most={self._at_most}. The last: "
+                f"{skipped[-1]}"
+            )
+
     def _failed(self) -> None:
-        """A turn failed: its units count as given, and what was in them comes with the next ones."""
         seen = self._source.mark()
         turn = None if seen is None else self._plan.turn_at(seen[0])
         if turn is None:
             return
         self._mark = self._given, 0
+        self._plan.fault(self._given, turn)
         self._given += 1
-        self._plan.handed_over({lane: (k + 1, None) for lane, k, _ in turn.units}, 0)
 
     def _lanes_of(self, row: int) -> list[int]:
         return [row * self._shape.units + column for column in self._shape.mine]

@@ -14,13 +14,17 @@ from feedrate import _native, _same
 from feedrate._context import pipeline_key
 from feedrate._skipper import Skipper
 
+#: Steps in a row: each is up to two levels of a state, which other things have to read too (pickle, json).
+_DEEPEST = 200
+
 
 def _name(function: Callable[..., Any]) -> str:
     """What a definition calls a function."""
     if isinstance(function, functools.partial):
         arguments = [_shown(a) for a in function.args] + [f"{k}={_shown(v)}" for k, v in function.keywords.items()]
         return f"{_name(function.func)}({', '.join(arguments)})" if arguments else _name(function.func)
-    return getattr(function, "__qualname__", None) or type(function).__qualname__
+    found = getattr(function, "_step_name", None) or getattr(function, "__qualname__", None)
+    return found if isinstance(found, str) else type(function).__qualname__
 
 
 def _shown(value: Any) -> str:
@@ -61,6 +65,12 @@ class Pipeline:
         #: What holds for the pipeline as a whole: seed, lanes, what happens to bad elements.
         self._options: dict[str, Any] = {**_merged(parents), **(options or {})}
         self._epoch = 0
+        self._depth: int = 1 + max((parent._depth for parent in parents), default=0)
+        if self._depth > _DEEPEST:
+            raise ValueError(
+                f"a pipeline has at most {_DEEPEST} steps in a row, since its states are as deep: join many streams in one step, as "
+                "concat(*others) and mix() do, or do in one function what many do"
+            )
 
     # -- how it is made, copied and pickled
 
@@ -122,10 +132,14 @@ class Pipeline:
 
     def select(self, *fields: str, **renamed: str) -> Pipeline:
         """Only these fields of each element; ``select("image", label="cls")`` calls ``cls`` ``label``."""
+        if twice := set(fields) & renamed.keys():
+            raise ValueError(f"select() gives two fields the name {min(twice)!r}")
         return self._then("select", [*((f, f) for f in fields), *((old, new) for new, old in renamed.items())])
 
     def rename(self, **names: str) -> Pipeline:
-        """``rename(label="cls")`` calls the field ``cls`` ``label``; others stay."""
+        """``rename(label="cls")`` calls the field ``cls`` ``label``; others stay. An element without it, or with both, is a bad one."""
+        if len(set(names.values())) < len(names):
+            raise ValueError(f"rename() gives a field two names: {names}")
         return self.map(functools.partial(_rename, {old: new for new, old in names.items()}))
 
     def without(self, *fields: str) -> Pipeline:
@@ -182,6 +196,8 @@ class Pipeline:
             start = index.start or 0
             found = self.skip(start) if start else self
             return found if index.stop is None else found.take(max(0, index.stop - start))
+        if isinstance(index, slice):
+            raise TypeError(f"slices go from a start to a stop, both from 0 on, in steps of 1, but got {index!r}")
         raise TypeError(
             f"a stream has no index {index!r}: its elements come in order only. Slices from a start to a stop work, and so do indices of "
             "a pipeline whose source is indexed and whose steps give one element for each"
@@ -201,7 +217,8 @@ class Pipeline:
         return self._then("batch", _count("padded_batch", size, 1), bool(drop_last), True, None)
 
     def unbatch(self) -> Pipeline:
-        """The elements of batches one by one: of lists, and of dicts of arrays and lists along their first dimension."""
+        """The elements of batches one by one: of lists, and of dicts of arrays and lists along their first dimension. Behind
+        :meth:`batch` and steps that keep its batches as they are, those that went in: tuples come as lists."""
         return self._then("unbatch")
 
     def rebatch(self, size: int, *, drop_last: bool = False) -> Pipeline:
@@ -221,9 +238,9 @@ class Pipeline:
         """Documents (one-dimensional arrays or lists of whole numbers, or dicts of such) packed into sequences of ``length`` tokens.
 
         A sequence is a dict: each field filled up with ``padding``, ``segment_ids`` (1 for the first document, 0 for padding) and
-        ``positions`` (from 0 in each document), both int32. ``open_sequences`` are filled at a time; a document goes to the
-        ``"first"`` with room for it, or to the one that it fills ``"best"``. ``long``: what happens to documents longer than a
-        sequence.
+        ``positions`` (from 0 in each document), both int32. Without ``fields`` those of the lane's first document are packed.
+        ``open_sequences`` are filled at a time; a document goes to the ``"first"`` with room for it, or to the one that it fills
+        ``"best"``. ``long``: what happens to documents longer than a sequence.
         """
         options = _count("pack", length, 1), _count("pack", open_sequences, 1), fit, long, list(fields), padding
         return self._then("pack", *options)
@@ -242,8 +259,10 @@ class Pipeline:
         not including ``boundaries[b]``, the first and the last one are open; a bucket with ``sizes[b]`` elements is a batch (one number:
         for all). What is left at the end comes bucket by bucket. ``pad`` fills arrays up as :meth:`padded_batch` does.
         """
+        if not isinstance(boundaries, Iterable):
+            raise TypeError(f"bucket_batch() takes a list of boundaries, but got {boundaries!r}")
         edges = [float(edge) for edge in boundaries]
-        each = [sizes] * (len(edges) + 1) if isinstance(sizes, int) else sizes
+        each = sizes if isinstance(sizes, Iterable) else [sizes] * (len(edges) + 1)
         rule = {"boundaries": edges, "sizes": [_count("bucket_batch", size, 1) for size in each]}
         return self._gather("bucket_batch", key, rule, drop_last, pad, collate)
 
@@ -350,32 +369,38 @@ class Pipeline:
     # -- several pipelines
 
     def zip(self, *others: Pipeline) -> Pipeline:
-        """Lists of one element of each; ends with the shortest."""
-        return _made("zip", (self, *others), ())
+        """Lists of one element of each; ends with the shortest. A bad element takes those beside it along, so that the others stay side
+        by side; a shard that cannot be read further ends it with that error."""
+        return _made("zip", (self, *_pipelines("zip", others)), ())
 
     def concat(self, *others: Pipeline) -> Pipeline:
         """All of this, then all of the next."""
-        return _made("concat", (self, *others), ())
+        return _made("concat", (self, *_pipelines("concat", others)), ())
 
-    __add__ = concat
+    def __add__(self, other: Pipeline) -> Pipeline:
+        """All of this, then all of the other one: a sum of many is one step."""
+        if not isinstance(other, Pipeline):
+            return NotImplemented
+        make, parents, _ = self._made
+        return _made("concat", (*parents, other) if make == "concat" else (self, other), (), None)
 
     def interleave(self, *others: Pipeline, block: int = 1) -> Pipeline:
         """``block`` elements of each in turn; what has run out is left out."""
-        return _made("interleave", (self, *others), (_count("interleave", block, 1),))
+        return _made("interleave", (self, *_pipelines("interleave", others)), (_count("interleave", block, 1),))
 
     def join(self, *others: Pipeline, ahead: int = 2) -> Pipeline:
         """Elements of all, of whichever has one first; a thread makes up to ``ahead`` of each. For slow sources of different speed. Each
         element comes once, and a state is exact, but the order is another one each time: loaders take it with ``num_workers=0`` and one
         rank only.
         :meth:`interleave` and :func:`mix` have an order."""
-        return _made("ready", (self, *others), (_count("join", ahead, 1),))
+        return _made("ready", (self, *_pipelines("join", others)), (_count("join", ahead, 1),))
 
     # -- of the whole
 
     def seed(self, seed: int) -> Pipeline:
         """The seed of all random steps. Without it: a loader's ``seed``, or with ``distributed`` 0, or one that the loader draws at its
         first epoch; 0 outside of loaders."""
-        return self._then("same", seed=int(seed))
+        return self._then("same", seed=_count("seed", seed, 0))
 
     def lanes(self, rows: int | None = None, units: int | None = None) -> Pipeline:
         """How a loader cuts it into lanes: a step takes ``units`` units, of which each rank gets an equal number, and the next step takes
@@ -395,7 +420,7 @@ class Pipeline:
         policy: Literal["raise", "skip"] | Callable[[Exception], Any],
         *,
         at_most: int | None = None,
-        log: str | None = None,
+        log: str | os.PathLike[str] | None = None,
     ) -> Pipeline:
         """What happens to elements that cannot be read or made: ``"raise"`` raises in their place, ``"skip"`` leaves them out and takes the
         next ones, so that batches stay full; a function is asked, and its truth means skip. More than ``at_most`` of them in an epoch
@@ -404,7 +429,9 @@ class Pipeline:
         """
         if policy not in ("raise", "skip") and not callable(policy):
             raise ValueError(f'on_error() takes "raise", "skip" or a function, but got {policy!r}')
-        return self._then("same", on_error=policy, at_most=at_most, log=log)
+        most = None if at_most is None else _count("on_error(at_most=…)", at_most, 0)
+        path = None if log is None else os.fspath(log)
+        return self._then("same", on_error=policy, at_most=most, log=path)
 
     # -- iterating
 
@@ -452,6 +479,10 @@ class IndexedPipeline(Pipeline):
         """The element of this number. A slice is a pipeline."""
         if isinstance(index, slice):
             return super().__getitem__(index)
+        if isinstance(index, list | tuple):
+            raise TypeError("a list of indices has no element: p.__getitems__([...]) gives a list of them")
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"an index is a whole number or a slice, but got {index!r}")
         number = index.__index__()
         number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
@@ -553,12 +584,28 @@ class Elements:
 
             raise ResumeError(f"the state was saved with seed={state['seed']}, this pipeline has seed={seed}: use the same")
         self._number = state["epoch"]
+        self._pipeline._epoch = max(self._pipeline._epoch, self._number + 1)
         self._lane = self._open(state["cursor"])
         self._skipper.count = state["skipped"]
 
 
 def _rename(names: dict[str, str], element: Any) -> Any:
+    for old, new in names.items():
+        if old not in element:
+            raise KeyError(f"no field {old!r} to rename; there are {sorted(element)}")
+        if new in element and new not in names:
+            raise ValueError(f"{old!r} cannot be called {new!r}, since there is a field of that name: leave one out before")
     return {names.get(name, name): value for name, value in element.items()}
+
+
+def _pipelines(step: str, others: tuple[Any, ...]) -> tuple[Pipeline, ...]:
+    for other in others:
+        if not isinstance(other, Pipeline):
+            raise TypeError(
+                f"{step}() takes pipelines, each an argument of its own, but got {type(other).__name__}: from_items() or "
+                "from_iterable() makes one of it"
+            )
+    return others
 
 
 def _callable(step: str, function: Any) -> Any:

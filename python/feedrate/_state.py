@@ -291,15 +291,21 @@ class Epoch:
         self.done += 1
         if self.done <= 2:
             self.counts()
-        if batch is None:
-            # An error, which the lanes know of.
-            return None
         assert isinstance(self._plan, _lanes.LanePlan)
+        if batch is None:
+            self._plan.told(position)
+            return None
         self._plan.handed_over(batch.stands, batch.tail)
-        loader = self._loader()
-        if batch.skipped and loader is not None:
-            loader.skipped.extend(batch.skipped)
+        self._left_out_of(batch.skipped)
         return batch.batch
+
+    def _left_out_of(self, skipped: list[Any]) -> None:
+        loader = self._loader()
+        if skipped:
+            assert isinstance(self._plan, _lanes.LanePlan)
+            self._plan.left_out(skipped)
+            if loader is not None:
+                loader.skipped.extend(skipped)
 
     def filled(self, batch: Any) -> Any:
         """A batch of a step that takes place on other ranks only was handed over."""
@@ -325,6 +331,9 @@ class Epoch:
     def ended(self) -> None:
         """The end was seen."""
         self.over = True
+        if isinstance(self._plan, _lanes.LanePlan):
+            skipped, self._plan.last_skipped = self._plan.last_skipped, []
+            self._left_out_of(skipped)
         self.counts()
 
     def read_over(self, iterator: Iterator[Any]) -> None:

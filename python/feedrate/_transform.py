@@ -186,6 +186,11 @@ class Transform:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
 
+    @property
+    def _step_name(self) -> str:
+        """What a pipeline's definition calls it as a function: by its steps, so that caches and states tell two of them apart."""
+        return f"Transform({self})"
+
     # -- steps
 
     def random_resized_crop(

@@ -19,11 +19,12 @@ pub(crate) fn enter<T: Send>(
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
     loop {
         let slice = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()).min(SLICE));
+        // What was found was taken from where it lay: handlers run on the way back to the caller's code.
         let found = py.detach(|| wait(slice))?;
-        py.check_signals()?;
         if found.is_some() {
             return Ok(found);
         }
+        py.check_signals()?;
         if deadline.is_some_and(|d| Instant::now() >= d) {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyString};
 
 /// Dicts nested deeper are refused.
-const DEPTH: usize = 64;
+const DEPTH: usize = 512;
 
 pub(crate) fn to_python<'py>(py: Python<'py>, state: &State) -> PyResult<Bound<'py, PyAny>> {
     match state {

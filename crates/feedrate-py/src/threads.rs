@@ -28,6 +28,21 @@ impl Order {
 pub(crate) struct ThreadPool {
     orders: Vec<Sender<Order>>,
     events: Receiver<Event<Output>>,
+    /// The process that has the threads: a fork's child has none.
+    owner: u32,
+}
+
+impl ThreadPool {
+    fn check_owner(&self) -> PyResult<()> {
+        let here = std::process::id();
+        if self.owner == here {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(format!(
+            "this iterator's worker threads belong to process {}, this is process {here}: make a new loader here",
+            self.owner
+        )))
+    }
 }
 
 impl Pool for ThreadPool {
@@ -40,12 +55,14 @@ impl Pool for ThreadPool {
     }
 
     fn submit(&mut self, worker: usize, task: &Task<Job>) -> PyResult<()> {
+        self.check_owner()?;
         self.orders[worker]
             .send(Order::Task(task.clone()))
             .map_err(|_| PyRuntimeError::new_err(format!("DataLoader worker thread {worker} has ended")))
     }
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Output>>) -> PyResult<()> {
+        self.check_owner()?;
         let source = &self.events;
         let first = match source.try_recv() {
             Ok(event) => Some(event),
@@ -65,6 +82,7 @@ impl Pool for ThreadPool {
     }
 
     fn begin_epoch(&mut self, epoch: u64) -> PyResult<()> {
+        self.check_owner()?;
         for orders in &self.orders {
             // A thread that has ended is reported when a task is sent to it.
             drop(orders.send(Order::Epoch(epoch)));
@@ -108,7 +126,11 @@ impl Threads {
                 (send, ThreadEnd { worker, orders, events })
             })
             .unzip();
-        let pool = Some(ThreadPool { orders, events });
+        let pool = Some(ThreadPool {
+            orders,
+            events,
+            owner: std::process::id(),
+        });
         (Self { pool }, ends)
     }
 }

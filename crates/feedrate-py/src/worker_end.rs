@@ -335,11 +335,16 @@ impl TensorEntry {
         })
     }
 
-    /// Copies the elements one by one into C order, and becomes contiguous.
+    /// Copies the elements one by one into C order, and becomes contiguous; what is repeated (stride 0) stays so.
     fn gather(&mut self, addr: usize) -> Vec<u8> {
         let itemsize = self.itemsize();
         let numbers = |list: &[i64]| -> Vec<usize> { list.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect() };
-        let (shape, strides) = (numbers(&self.shape), numbers(&self.strides));
+        let (mut shape, strides) = (numbers(&self.shape), numbers(&self.strides));
+        for (n, stride) in shape.iter_mut().zip(&strides) {
+            if *stride == 0 {
+                *n = (*n).min(1);
+            }
+        }
         let count: usize = shape.iter().product();
         let mut out = Vec::with_capacity(count * itemsize);
         let mut at = vec![0usize; shape.len()];
@@ -358,7 +363,7 @@ impl TensorEntry {
             }
         }
         let mut stride = 1;
-        for (dim, n) in shape.iter().enumerate().rev() {
+        for (dim, n) in shape.iter().enumerate().rev().filter(|(dim, _)| strides[*dim] != 0) {
             self.strides[dim] = stride;
             stride *= i64::try_from(*n).unwrap_or(1).max(1);
         }

@@ -123,11 +123,29 @@ impl Value {
         }
     }
 
-    /// The same with nothing foreign at its root.
+    /// The same with nothing foreign in it.
     pub fn native(self) -> Result<Self, BoxError> {
         match self {
             Self::Other(thing) => thing.to_value(),
+            Self::List(items) if items.iter().any(Self::foreign) => {
+                let items = items.into_iter().map(Self::native);
+                items.collect::<Result<_, _>>().map(Self::List)
+            }
+            Self::Map(pairs) if pairs.iter().any(|(_, value)| value.foreign()) => {
+                let pairs = pairs.into_iter().map(|(name, value)| Ok((name, value.native()?)));
+                pairs.collect::<Result<_, BoxError>>().map(Self::Map)
+            }
             value => Ok(value),
+        }
+    }
+
+    /// Whether something in it is foreign.
+    fn foreign(&self) -> bool {
+        match self {
+            Self::Other(_) => true,
+            Self::List(items) => items.iter().any(Self::foreign),
+            Self::Map(pairs) => pairs.iter().any(|(_, value)| value.foreign()),
+            _ => false,
         }
     }
 

@@ -104,7 +104,7 @@ impl<J, O> Window<J, O> {
         };
         Self {
             options,
-            entries: VecDeque::with_capacity(options.window),
+            entries: VecDeque::with_capacity(options.window.min(1024)),
             next: 0,
             workers: (0..workers).map(|_| worker()).collect(),
             turn: 0,

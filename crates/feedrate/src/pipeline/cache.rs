@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use super::sample::Place;
 use crate::batch::{Value, encode};
@@ -24,6 +24,8 @@ pub struct Cache {
     limit: u64,
     folder: Option<PathBuf>,
     inner: Mutex<Inner>,
+    /// The process that made it. A fork's child may have got the lock held by a thread that it does not have.
+    owner: u32,
 }
 
 #[derive(Default)]
@@ -32,8 +34,6 @@ struct Inner {
     /// By the fingerprint of what comes before, under which seed.
     memory: HashMap<u64, HashMap<Place, Value>>,
     files: HashMap<u64, Files>,
-    /// By the fingerprint of what comes before: what data that is.
-    data: HashMap<u64, u64>,
 }
 
 /// The files of one definition.
@@ -47,6 +47,8 @@ struct Files {
     own: Option<(u32, usize)>,
 }
 
+/// How often a fork's child tries to get the lock.
+const PATIENCE: u32 = 100;
 /// Lengths and checksum before each entry.
 const HEAD: usize = 12;
 
@@ -57,6 +59,7 @@ impl Cache {
             limit,
             folder: None,
             inner: Mutex::default(),
+            owner: std::process::id(),
         }
     }
 
@@ -69,32 +72,34 @@ impl Cache {
             limit,
             folder: Some(folder.into()),
             inner: Mutex::default(),
+            owner: std::process::id(),
         }
     }
 
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What data the steps before read, as `stamp` says, which is asked once.
-    pub(super) fn data<E>(&self, before: u64, stamp: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
-        if let Some(known) = self.inner().data.get(&before) {
-            return Ok(*known);
+    /// `None` where it stays locked in a fork's child: nothing is known and nothing kept there.
+    fn inner(&self) -> Option<std::sync::MutexGuard<'_, Inner>> {
+        if self.owner == std::process::id() {
+            return Some(self.inner.lock().unwrap_or_else(PoisonError::into_inner));
         }
-        let found = stamp()?;
-        self.inner().data.insert(before, found);
-        Ok(found)
+        for _ in 0..PATIENCE {
+            match self.inner.try_lock() {
+                Ok(inner) => return Some(inner),
+                Err(TryLockError::Poisoned(inner)) => return Some(inner.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
     }
 
     /// Finds what other processes have written since. Called when a lane is opened.
     pub(super) fn look(&self, fingerprint: u64) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        self.inner().look(folder, fingerprint)
+        self.inner().map_or(Ok(()), |mut inner| inner.look(folder, fingerprint))
     }
 
     /// The element of this place, if it is kept.
     pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Value> {
-        let inner = self.inner();
+        let inner = self.inner()?;
         if self.folder.is_none() {
             return inner.memory.get(&fingerprint)?.get(place).cloned();
         }
@@ -106,7 +111,7 @@ impl Cache {
 
     /// Keeps an element, if there is room. A file that cannot be written is an error.
     pub(super) fn put(&self, fingerprint: u64, place: &Place, value: &Value) -> Result<(), BoxError> {
-        let mut inner = self.inner();
+        let Some(mut inner) = self.inner() else { return Ok(()) };
         let Some(folder) = &self.folder else {
             // A place and the table take about this much.
             let size = value.bytes() as u64 + 128;

@@ -7,7 +7,7 @@ use super::State;
 use crate::error::Error;
 
 /// Deeper ones are refused, so that what is read cannot exhaust the stack.
-const DEPTH: usize = 64;
+const DEPTH: usize = 512;
 
 pub(super) fn write(state: &State, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match state {

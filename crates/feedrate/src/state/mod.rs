@@ -202,7 +202,7 @@ impl fmt::Display for State {
 impl FromStr for State {
     type Err = Error;
 
-    /// Reads JSON: whole numbers only, and at most 64 levels deep.
+    /// Reads JSON: whole numbers only, and at most 512 levels deep.
     fn from_str(text: &str) -> Result<Self, Error> {
         json::read(text)
     }

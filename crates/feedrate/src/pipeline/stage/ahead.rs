@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -88,12 +89,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The process that has started such a thread last.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
 /// All that may run.
 static LIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// Ends all threads that run pipelines ahead (`prefetch`, `ready`), and waits until they have: for the end of an interpreter whose
 /// functions they call. What they feed ends.
 pub fn stop_ahead() {
+    if STARTED.load(Ordering::Relaxed) != std::process::id() {
+        // A fork's child: its locks may be held by threads that it does not have.
+        return;
+    }
     let live: Vec<_> = std::mem::take(&mut *lock(&LIVE));
     for shared in live.iter().filter_map(Weak::upgrade) {
         shared.stop();
@@ -209,17 +217,12 @@ impl Ahead {
             return Ok(());
         }
         let shared = Arc::clone(&self.shared);
-        if shared.owner != std::process::id() {
-            return Err(Failure::fatal(
-                &shared.label,
-                "it was begun before this process was forked: begin it in the process that iterates",
-            ));
-        }
         self.started = true;
         if lock(&shared.queue).ended {
             return Ok(());
         }
         lock(&shared.queue).running = true;
+        STARTED.store(shared.owner, Ordering::Relaxed);
         {
             let mut live = lock(&LIVE);
             live.retain(|have| have.strong_count() > 0);
@@ -239,15 +242,18 @@ impl Ahead {
         Ok(())
     }
 
+    /// Refuses a fork's child: the thread is in another process, and holds locks here for ever.
+    fn own(&self) -> Result<(), Failure> {
+        if self.shared.owner == std::process::id() {
+            return Ok(());
+        }
+        let message = "it was begun in the process that this one was forked from: begin it again here";
+        Err(Failure::fatal(&self.shared.label, message))
+    }
+
     fn take(&mut self) -> Result<Taken, Failure> {
         self.start()?;
         let shared = &self.shared;
-        if shared.owner != std::process::id() {
-            return Err(Failure::fatal(
-                &shared.label,
-                "its thread is in the process that this one was forked from: begin it again here",
-            ));
-        }
         let mut queue = lock(&shared.queue);
         let found = queue.ready.pop_front();
         let over = queue.ended && queue.ready.is_empty();
@@ -286,10 +292,12 @@ impl Ahead {
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {
+        self.own().ok()?;
         lock(&self.shared.stage).origin(place)
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+        self.own()?;
         lock(&self.shared.stage).again(places)
     }
 }
@@ -297,7 +305,9 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         // Not joined: the thread may wait for an interpreter's lock that this one holds. It ends after the element at hand.
-        self.shared.stop();
+        if self.own().is_ok() {
+            self.shared.stop();
+        }
     }
 }
 
@@ -340,6 +350,7 @@ impl Prefetched {
 
 impl Stage for Prefetched {
     fn next(&mut self) -> Next {
+        self.0.own()?;
         loop {
             let seen = self.0.shared.signal.seen();
             match self.0.take()? {
@@ -408,6 +419,7 @@ impl Ready {
 
 impl Stage for Ready {
     fn next(&mut self) -> Next {
+        self.inputs.iter().try_for_each(Ahead::own)?;
         loop {
             let seen = self.signal.seen();
             let mut over = true;

@@ -108,6 +108,10 @@ impl Stage for Batched {
         }
     }
 
+    fn collated(&self) -> bool {
+        self.rule.collate.is_none() && self.columnar == Some(false)
+    }
+
     fn cursor(&self) -> State {
         let pending = self.pending.iter().map(|sample| &sample.place);
         let pieces = self.pieces.iter().map(|(_, place)| place);
@@ -139,10 +143,12 @@ impl Stage for Batched {
                     }
                 }
                 if pieces.len() == inner.len() {
+                    self.columnar = Some(true);
                     found.push(self.join(pieces)?);
                     continue;
                 }
             }
+            self.columnar.get_or_insert(false);
             let samples = self.input.again(inner)?;
             found.push(self.maker.make(samples)?);
         }
@@ -158,9 +164,23 @@ fn join(pieces: Vec<Columns>) -> Result<Vec<(String, Value)>, BoxError> {
     };
     let mut joined: Vec<(String, Vec<Value>)> = first.fields.into_iter().map(|(name, v)| (name, vec![v])).collect();
     for piece in pieces {
+        if let Some((name, _)) = piece
+            .fields
+            .iter()
+            .find(|(name, _)| joined.iter().all(|(have, _)| have != name))
+        {
+            return Err(format!(
+                "column `{name}` is not in one part and is in the next: unify=True gives all parts the same columns"
+            )
+            .into());
+        }
         for (name, values) in &mut joined {
             let found = piece.fields.iter().find(|(have, _)| have == name);
-            let value = found.ok_or_else(|| format!("column `{name}` is in one part and not in the next"))?;
+            let value = found.ok_or_else(|| {
+                format!(
+                    "column `{name}` is in one part and not in the next: unify=True gives all parts the same columns"
+                )
+            })?;
             values.push(value.1.clone());
         }
     }
@@ -174,7 +194,7 @@ fn join(pieces: Vec<Columns>) -> Result<Vec<(String, Value)>, BoxError> {
 }
 
 /// The rows of a tensor as a list has them that holds nulls too.
-fn rows(tensor: &Tensor) -> Result<Vec<Value>, BoxError> {
+pub(super) fn rows(tensor: &Tensor) -> Result<Vec<Value>, BoxError> {
     if tensor.shape().len() != 1 {
         let count = tensor.shape().first().copied().unwrap_or(0);
         return Ok((0..count)
@@ -261,6 +281,8 @@ pub(super) struct Unbatched {
     label: String,
     batch: Option<Sample>,
     given: usize,
+    /// Whether lists in batches hold the entries of elements; known once there was one. See [`Stage::collated`].
+    collated: bool,
 }
 
 impl Unbatched {
@@ -273,6 +295,7 @@ impl Unbatched {
             label: site.label(),
             batch: None,
             given: usize::try_from(site.number("given")?).unwrap_or(usize::MAX),
+            collated: site.cursor.and_then(|cursor| cursor.get("collated")) == Some(&State::Bool(true)),
         };
         if let Some(batch) = batch {
             opened.batch = Some(opened.looked_into(batch)?);
@@ -289,13 +312,24 @@ impl Unbatched {
     }
 
     fn row(&self, batch: &Value, at: usize) -> Result<Option<Value>, Failure> {
-        row(batch, at).map_err(|error| Failure::element(&self.label, error))
+        row(batch, at, self.collated || self.input.collated()).map_err(|error| Failure::element(&self.label, error))
     }
 }
 
-/// Row `at` of a batch, `None` behind its end.
-fn row(batch: &Value, at: usize) -> Result<Option<Value>, BoxError> {
+/// Row `at` of a batch, `None` behind its end. A list of `collated` elements holds their entries, unless it holds text.
+fn row(batch: &Value, at: usize, collated: bool) -> Result<Option<Value>, BoxError> {
+    let holds = |value: &Value| matches!(value, Value::Tensor(_) | Value::List(_) | Value::Map(_));
     Ok(match batch {
+        Value::List(entries) if collated && !entries.is_empty() && entries.iter().all(holds) => {
+            let rows = entries
+                .iter()
+                .map(|entry| row(entry, at, true))
+                .collect::<Result<Vec<_>, _>>()?;
+            if rows.iter().any(Option::is_none) && rows.iter().any(Option::is_some) {
+                return Err(format!("an entry of a list has {at} rows, and another one has more").into());
+            }
+            rows.into_iter().collect::<Option<Vec<_>>>().map(Value::List)
+        }
         Value::List(items) => items.get(at).cloned(),
         Value::Tensor(tensor) => match tensor.shape().first() {
             None => return Err("a tensor without dimensions cannot be taken apart".into()),
@@ -306,7 +340,7 @@ fn row(batch: &Value, at: usize) -> Result<Option<Value>, BoxError> {
             let mut found = Vec::with_capacity(pairs.len());
             let mut missing = None;
             for (name, value) in pairs {
-                match row(value, at)? {
+                match row(value, at, collated)? {
                     Some(value) => found.push((name.clone(), value)),
                     None => missing = Some(name),
                 }
@@ -348,6 +382,7 @@ impl Stage for Unbatched {
             };
             self.batch = Some(self.looked_into(batch)?);
             self.given = 0;
+            self.collated |= self.input.collated();
         }
     }
 
@@ -357,6 +392,7 @@ impl Stage for Unbatched {
             ("input", self.input.cursor()),
             ("open", to_text(open).into()),
             ("given", (self.given as u64).into()),
+            ("collated", State::Bool(self.collated)),
         ])
     }
 

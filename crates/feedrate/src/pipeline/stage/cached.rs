@@ -26,7 +26,7 @@ impl Cached {
             step: before >> 1,
             ..site.opening.clone()
         };
-        let data = cache.data(before, || site.node().inputs[0].data_stamp())?;
+        let data = site.node().inputs[0].data_stamp()?;
         let key = format!("{before:016x} {} {data:016x}", frozen.seed);
         let fingerprint = fnv(key.bytes());
         cache
@@ -87,6 +87,10 @@ impl Stage for Cached {
             Ok(sample) => Ok(Some(sample)),
             Err(failure) => Err(blamed(failure, &mut *self.input, &place)),
         }
+    }
+
+    fn collated(&self) -> bool {
+        self.input.collated()
     }
 
     fn cursor(&self) -> State {

@@ -101,6 +101,10 @@ impl Stage for Taken {
         Ok(found)
     }
 
+    fn collated(&self) -> bool {
+        self.input.collated()
+    }
+
     fn cursor(&self) -> State {
         State::map([("input", self.input.cursor()), ("left", self.left.into())])
     }
@@ -142,6 +146,10 @@ impl Stage for Skipped {
             }
         }
         self.input.next()
+    }
+
+    fn collated(&self) -> bool {
+        self.input.collated()
     }
 
     fn cursor(&self) -> State {
@@ -219,6 +227,10 @@ impl Stage for Repeated {
             self.input = Self::round(&self.pipeline, &self.opening, self.round, None)?;
         }
         Ok(None)
+    }
+
+    fn collated(&self) -> bool {
+        self.input.collated()
     }
 
     fn cursor(&self) -> State {

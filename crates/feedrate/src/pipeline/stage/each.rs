@@ -201,6 +201,10 @@ impl Stage for Kept {
         Ok(None)
     }
 
+    fn collated(&self) -> bool {
+        self.input.collated()
+    }
+
     fn cursor(&self) -> State {
         input_state(&*self.input)
     }

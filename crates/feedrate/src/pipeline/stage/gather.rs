@@ -147,6 +147,10 @@ impl Stage for Gathered {
         }
     }
 
+    fn collated(&self) -> bool {
+        self.gather.batch.collate.is_none()
+    }
+
     fn cursor(&self) -> State {
         let place = |group: &Vec<Weighed>| Place::Group(group.iter().map(|have| have.sample.place.clone()).collect());
         let groups: Vec<Place> = self.groups.iter().map(place).collect();

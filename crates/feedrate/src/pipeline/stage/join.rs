@@ -3,6 +3,7 @@
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage, foreign};
 use crate::batch::Value;
 use crate::pipeline::sample::to_text;
+use crate::source::SourceError;
 use crate::state::State;
 
 /// The inputs of a step, with their numbers in places.
@@ -209,10 +210,10 @@ impl Stage for Interleaved {
     }
 }
 
-/// `zip`: one of each, as a list.
+/// `zip`: one of each, as a list. A bad element takes those beside it along.
 pub(super) struct Zipped {
     inputs: Inputs,
-    /// Of the tuple at hand, when a later stream failed.
+    /// Of the tuple at hand, in states of earlier builds.
     pending: Vec<Sample>,
 }
 
@@ -226,11 +227,30 @@ impl Zipped {
 
 impl Stage for Zipped {
     fn next(&mut self) -> Next {
-        while self.pending.len() < self.inputs.stages.len() {
-            match self.inputs.next(self.pending.len())? {
-                Some(sample) => self.pending.push(sample),
-                None => return Ok(None),
+        let mut failed: Option<Failure> = None;
+        for at in self.pending.len()..self.inputs.stages.len() {
+            match self.inputs.next(at) {
+                Ok(Some(sample)) => self.pending.push(sample),
+                Ok(None) => {
+                    self.pending.clear();
+                    return failed.map_or(Ok(None), Err);
+                }
+                Err(mut failure) => {
+                    // What lies behind a reader that cannot go on is lost, nobody knows how much: nothing would belong together.
+                    let reading = failure.source.downcast_ref::<SourceError>();
+                    failure.may_continue &= reading.is_none_or(SourceError::may_continue);
+                    if !failure.may_continue {
+                        self.pending.clear();
+                        return Err(failure);
+                    }
+                    // All streams go on by one, so that they stay side by side.
+                    failed.get_or_insert(failure);
+                }
             }
+        }
+        if let Some(failure) = failed {
+            self.pending.clear();
+            return Err(failure);
         }
         let (values, places) = self
             .pending

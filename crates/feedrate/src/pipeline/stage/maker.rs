@@ -72,8 +72,13 @@ fn pad(samples: Vec<Value>) -> Result<Value, BoxError> {
         .flatten()
         .map(|(name, _)| name.clone())
         .collect();
+    for (at, row) in rows.iter().enumerate() {
+        if let Some((name, _)) = row.iter().find(|(name, _)| !names.contains(name)) {
+            return Err(format!("element {at} of the batch has the field `{name}`, which the first one lacks").into());
+        }
+    }
     let mut out = Vec::with_capacity(names.len());
-    for name in names {
+    for name in names.clone() {
         let mut column = Vec::with_capacity(rows.len());
         for (at, row) in rows.iter().enumerate() {
             let found = row.iter().find(|(have, _)| *have == name);
@@ -89,6 +94,12 @@ fn pad(samples: Vec<Value>) -> Result<Value, BoxError> {
                     .map(|tensor| i64::try_from(tensor.shape().first().copied().unwrap_or(0)).unwrap_or(i64::MAX))
                     .collect();
                 let count = lengths.len();
+                if names.contains(&format!("{name}_length")) {
+                    let message = format!(
+                        "the lengths of `{name}` would be called `{name}_length`, and there is a field of that name: rename it"
+                    );
+                    return Err(message.into());
+                }
                 out.push((name.clone(), Value::Tensor(pad_tensors(&name, &tensors)?)));
                 out.push((format!("{name}_length"), Tensor::from_vec(lengths, &[count])?.into()));
             }

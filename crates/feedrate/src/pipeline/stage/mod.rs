@@ -69,6 +69,12 @@ pub(super) trait Stage: Send {
     /// Where an element that this step gave is stored, for messages. Reads its record again for its name.
     fn origin(&mut self, place: &Place) -> Option<Origin>;
 
+    /// Whether its elements are batches that [`collate`](crate::batch::collate) has made: a list in them that holds more than text has a
+    /// place for each entry of the elements' lists, and not one for each element.
+    fn collated(&self) -> bool {
+        false
+    }
+
     /// Up to `rows` further elements as columns, where elements are stored so; `None` where they are not. At the end, no rows.
     fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
         let _ = rows;

@@ -1,7 +1,9 @@
 //! A number for an element: what is sorted, put into buckets or counted by.
 
+use super::batch::rows;
 use super::{Failure, Sample, Site};
 use crate::batch::Value;
+use crate::error::BoxError;
 use crate::pipeline::function::{Call, Func};
 
 /// The user's function that gives the number.
@@ -27,7 +29,7 @@ impl Scale {
             ..self.call
         };
         let found = self.by.map(sample.value.clone(), &call).and_then(Value::native);
-        match found.map_err(|error| Failure::element(&self.label, error))? {
+        match plain(found.map_err(|error| Failure::element(&self.label, error))?) {
             #[expect(clippy::cast_precision_loss, reason = "lengths; ties keep their order")]
             Value::Int(x) => Ok(x as f64),
             Value::Float(x) if !x.is_nan() => Ok(x),
@@ -37,4 +39,14 @@ impl Scale {
             }
         }
     }
+}
+
+/// A number of a tensor without dimensions, as NumPy's scalars come.
+fn plain(value: Value) -> Value {
+    let Value::Tensor(tensor) = &value else { return value };
+    if !tensor.shape().is_empty() {
+        return value;
+    }
+    let one = tensor.reshape(&[1]).map_err(BoxError::from).and_then(|one| rows(&one));
+    one.ok().and_then(|mut numbers| numbers.pop()).unwrap_or(value)
 }

@@ -65,6 +65,10 @@ impl Stage for Shuffled {
         Ok(Some(self.window.swap_remove(at)))
     }
 
+    fn collated(&self) -> bool {
+        self.input.collated()
+    }
+
     fn cursor(&self) -> State {
         State::map([
             ("input", self.input.cursor()),
@@ -140,6 +144,10 @@ impl Stage for Sorted {
         }
         self.sort()?;
         Ok(self.ready.pop())
+    }
+
+    fn collated(&self) -> bool {
+        self.input.collated()
     }
 
     fn cursor(&self) -> State {
