@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Runs `wait` without the GIL, in slices, until it returns something or the time is up (`Ok(None)`). Between slices Python's
-/// signal handlers run; what they raise is returned.
+/// signal handlers run; what they raise is returned, and what was found then is dropped: `wait` keeps what nobody can find again.
 pub(crate) fn enter<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -19,12 +19,11 @@ pub(crate) fn enter<T: Send>(
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
     loop {
         let slice = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()).min(SLICE));
-        // What was found was taken from where it lay: handlers run on the way back to the caller's code.
         let found = py.detach(|| wait(slice))?;
+        py.check_signals()?;
         if found.is_some() {
             return Ok(found);
         }
-        py.check_signals()?;
         if deadline.is_some_and(|d| Instant::now() >= d) {
             return Ok(None);
         }

@@ -64,19 +64,22 @@ impl Pool for ThreadPool {
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Output>>) -> PyResult<()> {
         self.check_owner()?;
         let source = &self.events;
-        let first = match source.try_recv() {
-            Ok(event) => Some(event),
-            Err(_) => Python::attach(|py| {
+        match source.try_recv() {
+            Ok(event) => events.push(event),
+            // An event is kept at once: a signal's handler may raise before this returns.
+            Err(_) => drop(Python::attach(|py| {
                 enter(py, timeout, |slice| match source.recv_timeout(slice) {
-                    Ok(event) => Ok(Some(event)),
+                    Ok(event) => {
+                        events.push(event);
+                        Ok(Some(()))
+                    }
                     Err(RecvTimeoutError::Timeout) => Ok(None),
                     Err(RecvTimeoutError::Disconnected) => {
                         Err(PyRuntimeError::new_err("all DataLoader worker threads have ended"))
                     }
                 })
-            })?,
-        };
-        events.extend(first);
+            })?),
+        }
         events.extend(source.try_iter());
         Ok(())
     }

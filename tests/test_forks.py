@@ -1,0 +1,188 @@
+"""Children of ``os.fork()`` while threads of a loader or a pipeline work: an answer, never a wait for what is in another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedrate
+import feedrate.torch
+from feedrate import DataLoader, from_items
+
+pytestmark = [pytest.mark.ours, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")]
+
+
+def in_child(run: Callable[[], Any], seconds: float = 20.0) -> int:
+    """The exit code of a child that runs this: 0 where it returns, 7 where it is refused; the test fails where it hangs."""
+    with warnings.catch_warnings():
+        # Of Python 3.12 on: this process has threads, which is the point.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            run()
+            code = 0
+        except (RuntimeError, feedrate.PipelineError):
+            code = 7
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pytest.fail("the child hangs")
+
+
+@pytest.mark.parametrize("make", [DataLoader, feedrate.torch.DataLoader])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_iterators_over_threads_are_refused_in_a_child(make: Any, persistent: bool) -> None:
+    loader = make(np.arange(64), batch_size=4, num_workers=2, workers="thread", persistent_workers=persistent)
+    batches = iter(loader)
+    first = next(batches)
+    assert in_child(lambda: next(batches)) == 7
+    # Here it goes on, and a new loader works there.
+    assert [x for batch in (first, *batches) for x in batch.tolist()] == list(range(64))
+    assert in_child(lambda: list(make(np.arange(8), batch_size=4, num_workers=2, workers="thread"))) == 0
+
+
+def test_items_in_flight_go_on_in_a_child() -> None:
+    batches = iter(DataLoader(np.arange(64), batch_size=4, items_in_flight=2))
+    next(batches)
+
+    def rest() -> None:
+        if [x for batch in batches for x in batch.tolist()] != list(range(4, 64)):
+            os._exit(3)
+
+    assert in_child(rest) == 0
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_a_cache_in_a_child_while_a_thread_fills_it(tmp_path: Path, place: str) -> None:
+    arrays = from_items(range(400)).map(lambda i: np.full(20_000, i))
+    pipeline = arrays.cache(tmp_path if place == "disk" else None, limit=1 << 28)
+    ended = threading.Event()
+
+    def fill() -> None:
+        while not ended.is_set():
+            for _ in pipeline:
+                if ended.is_set():
+                    return
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+
+    def read() -> None:
+        if [x[0] for x, _ in zip(pipeline, range(5), strict=False)] != list(range(5)):
+            os._exit(3)
+
+    try:
+        assert [in_child(read) for _ in range(25)] == [0] * 25
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("step", ["prefetch", "join"])
+def test_what_runs_ahead_ends_and_is_refused_in_a_child(tmp_path: Path, step: str) -> None:
+    """Native elements: a thread that comes for the GIL may hold a lock of CPython 3.11's own."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n' * 5000)
+    rows = feedrate.open(str(tmp_path / "a.jsonl")).repeat(1000)
+    pipeline = rows.prefetch(100_000) if step == "prefetch" else rows.join(rows, ahead=100_000)
+    for _ in range(15):
+        elements: Any = iter(pipeline)
+        next(elements)
+        time.sleep(0.003)
+
+        def drop() -> None:
+            nonlocal elements
+            elements = None
+
+        assert in_child(drop) == 0
+        assert in_child(lambda: next(elements)) == 7  # noqa: B023 (it runs at once)
+        assert in_child(lambda: feedrate._native.stop_ahead()) == 0
+
+
+class Hit(Exception):
+    pass
+
+
+class Slow:
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.01)
+        return index
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_exceptions_of_signal_handlers_lose_no_batch(workers: Any) -> None:
+    waiting = False
+
+    def hit(*_: Any) -> None:
+        if waiting:
+            raise Hit
+
+    # With threads the batch was lost and waited for.
+    batches = iter(DataLoader(Slow(), batch_size=1, num_workers=2, workers=workers, prefetch_factor=2, timeout=20))
+    found: list[int] = []
+    hits = 0
+    before = signal.signal(signal.SIGALRM, hit)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.013)
+    try:
+        while True:
+            try:
+                waiting = True
+                batch = next(batches)
+                waiting = False
+                found.append(int(batch[0]))
+            except Hit:
+                hits += 1
+            except StopIteration:
+                break
+    finally:
+        waiting = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 5
+    assert found == sorted(found)
+    # A signal may come between the loader and the line above: not while a batch is waited for, where nearly all of the time passes.
+    assert len(found) >= 58, (hits, found)
+
+
+def test_a_repeated_view_travels_as_what_it_repeats() -> None:
+    """It was made whole in the worker: 1.6 TB here."""
+    torch = pytest.importorskip("torch")
+    loader = feedrate.torch.DataLoader(range(4), batch_size=2, num_workers=1, collate_fn=Repeats())
+    shapes = [(tuple(batch.shape), batch.stride()[0], batch[7, :3].tolist()) for batch in loader]
+    assert shapes == [((10**8, 4000), 0, [0.0, 1.0, 2.0])] * 2
+    assert torch.equal(next(iter(loader))[0], torch.arange(4000.0))
+
+
+class Repeats:
+    def __call__(self, _: Any) -> Any:
+        import torch
+
+        column = torch.zeros(4000, 1000)
+        column[:, 0] = torch.arange(4000.0)
+        return column[:, 0].unsqueeze(0).expand(10**8, 4000)
+
+
+@pytest.mark.parametrize("make", [DataLoader, feedrate.torch.DataLoader])
+def test_a_window_of_any_size_takes_no_memory_of_its_own(make: Any) -> None:
+    loader = make(np.arange(40), batch_size=4, num_workers=1, prefetch_factor=2**36)
+    assert [x for batch in loader for x in batch.tolist()] == list(range(40))
