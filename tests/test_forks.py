@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import multiprocessing
 import os
 import signal
 import threading
@@ -114,6 +117,71 @@ def test_what_runs_ahead_ends_and_is_refused_in_a_child(tmp_path: Path, step: st
         assert in_child(drop) == 0
         assert in_child(lambda: next(elements)) == 7  # noqa: B023 (it runs at once)
         assert in_child(lambda: feedrate._native.stop_ahead()) == 0
+
+
+def test_threads_that_run_ahead_keep_what_is_theirs() -> None:
+    """Each call of a function was in a new state of the interpreter: connections and files of a thread were opened for each element."""
+    local, made = threading.local(), []
+
+    def work(x: int) -> int:
+        if not hasattr(local, "made"):
+            local.made = True
+            made.append(threading.get_ident())
+        return x
+
+    assert list(from_items(range(100)).map(work).prefetch(8)) == list(range(100))
+    assert len(made) == 1
+
+
+def test_children_of_a_process_whose_pipeline_runs_ahead() -> None:
+    """CPython 3.11's own lock was held in one child of some fifty: a training loop with prefetch, and workers for validation."""
+    training = iter(from_items(range(10**7)).map(lambda i: {"x": i, "y": [i]}).prefetch(64))
+    for _ in range(100):
+        next(training)
+        assert in_child(lambda: None) == 0
+
+
+def test_a_replacement_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    flag = tmp_path / "died"
+
+    class Dies:
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> int:
+            if index == 7 and not flag.exists():
+                flag.touch()
+                os._exit(3)
+            return index
+
+    context: Any = multiprocessing.get_context("fork")
+    starts = itertools.count(1)
+
+    class Process(context.Process):  # type: ignore[misc]
+        def start(self) -> None:
+            if next(starts) in (3, 4):
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            super().start()
+
+    class Context(type(context)):  # type: ignore[misc]
+        pass
+
+    Context.Process = Process  # type: ignore[attr-defined]
+    loader = DataLoader(
+        Dies(), batch_size=2, num_workers=2, workers="process", multiprocessing_context=Context(), redo=True, timeout=20
+    )
+    batches = iter(loader)
+    found: list[int] = []
+    refused = 0
+    while True:
+        try:
+            found += next(batches).tolist()
+        except StopIteration:
+            break
+        except BlockingIOError:
+            refused += 1
+    assert refused == 2
+    assert found == list(range(40))
 
 
 class Hit(Exception):

@@ -62,4 +62,12 @@ mod _native {
     use crate::transform::{ImageBatch, ImageTransform};
     #[pymodule_export]
     use crate::worker_end::WorkerEnd;
+
+    #[pymodule_init]
+    #[expect(clippy::unnecessary_wraps, reason = "the macro's signature")]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        let _ = module;
+        crate::pipeline::know_threads();
+        Ok(())
+    }
 }

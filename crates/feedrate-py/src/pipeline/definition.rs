@@ -397,6 +397,17 @@ fn rule_of(rule: &Bound<'_, PyDict>) -> PyResult<Rule> {
     })
 }
 
+/// One state of the interpreter for all that such a thread does: Python's data of a thread stays from element to element, and no lock of
+/// the interpreter's own is taken for each, which a child that is forked meanwhile would get (CPython 3.11 waits for it then).
+fn around(work: &mut (dyn FnMut() + Send)) {
+    Python::attach(|py| py.detach(work));
+}
+
+/// Has threads that run pipelines ahead known to the interpreter.
+pub(crate) fn know_threads() {
+    pipeline::around_threads(around);
+}
+
 /// Ends the threads of `prefetch` and `ready`, and waits for them: before an interpreter ends.
 #[pyfunction]
 pub(crate) fn stop_ahead(py: Python<'_>) {

@@ -7,5 +7,5 @@ mod sequence;
 mod sources;
 mod value;
 
-pub(crate) use definition::{Pipeline, stop_ahead};
+pub(crate) use definition::{Pipeline, know_threads, stop_ahead};
 pub(crate) use lane::Lane;

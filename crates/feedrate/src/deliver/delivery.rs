@@ -61,6 +61,8 @@ pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
     plan_error: Option<P::Error>,
     /// A worker lost for good: the epoch cannot be completed, and every further call says so.
     broken: Option<Lost<P::Job>>,
+    /// Workers that have died and could not be replaced yet, with their tasks: tried again with every call.
+    vacant: Vec<(usize, Vec<Task<P::Job>>)>,
     /// Batches taken whose place in the window is still theirs.
     taken: usize,
     /// Deaths of each worker during its start, in a row.
@@ -86,6 +88,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             planned_all: false,
             plan_error: None,
             broken: None,
+            vacant: Vec::new(),
             taken: 0,
             events: Vec::new(),
             counters: Counters::default(),
@@ -111,6 +114,8 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     fn start(&mut self, plan: P, worker: usize, position: u64) -> Result<(), FailureOf<P, K>> {
         self.window.reset(worker, position);
+        // Their tasks are of the epoch before.
+        self.vacant.iter_mut().for_each(|(_, tasks)| tasks.clear());
         self.last = None;
         self.delivered = 0;
         self.planned_all = false;
@@ -302,6 +307,9 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     /// Waits for the pool once and books what it reports.
     fn pump(&mut self, timeout: Option<Duration>) -> Result<(), FailureOf<P, K>> {
+        while let Some((worker, tasks)) = self.vacant.pop() {
+            self.replace(worker, tasks)?;
+        }
         let mut events = std::mem::take(&mut self.events);
         let begun = Instant::now();
         let waited = self.pool.wait(timeout, &mut events);
@@ -355,8 +363,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.counters.deaths += 1;
         if !self.window.is_active(worker) && death.ready {
             // Its stream had ended: nothing is lost. The next epoch finds a new worker.
-            let completed = self.window.completed(worker);
-            return self.pool.revive(worker, self.epoch, completed).map_err(Failure::Pool);
+            return self.replace(worker, Vec::new());
         }
         let (mut tasks, mut twice) = self.window.died(worker, death.ready);
         if !death.ready {
@@ -380,8 +387,16 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             self.window.give_up(worker, lost);
             tasks.remove(0);
         }
+        self.replace(worker, tasks)
+    }
+
+    /// Puts a new worker in the place of one that has died, and gives it these tasks again. Where that fails, the next call tries it.
+    fn replace(&mut self, worker: usize, tasks: Vec<Task<P::Job>>) -> Result<(), FailureOf<P, K>> {
         let completed = self.window.completed(worker);
-        self.pool.revive(worker, self.epoch, completed).map_err(Failure::Pool)?;
+        if let Err(error) = self.pool.revive(worker, self.epoch, completed) {
+            self.vacant.push((worker, tasks));
+            return Err(Failure::Pool(error));
+        }
         for task in &tasks {
             self.pool.submit(worker, task).map_err(Failure::Pool)?;
         }

@@ -26,5 +26,5 @@ pub use getter::Getter;
 pub use pack::{Fit, Long, Packing};
 pub use sample::{Place, Sample};
 pub use spec::{Elements, Pipeline};
-pub use stage::{Lane, Mix, Opening, mixed, stop_ahead};
+pub use stage::{Lane, Mix, Opening, around_threads, mixed, stop_ahead};
 pub use step::{Batch, Deal, Weights};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -157,10 +157,25 @@ impl Shared {
                 break;
             }
         }
+    }
+
+    /// The thread has ended, or was never there.
+    fn gone(&self) {
         lock(&self.queue).running = false;
         self.room.notify_all();
         self.signal.raise();
     }
+}
+
+/// What a thread that runs a pipeline ahead does all its work in.
+type Around = fn(&mut (dyn FnMut() + Send));
+
+static AROUND: OnceLock<Around> = OnceLock::new();
+
+/// Has threads that run pipelines ahead (`prefetch`, `ready`) do their work inside of this, which has to call what it gets: for an
+/// interpreter that wants to know of its threads once, and not with each function that they call. Only the first one counts.
+pub fn around_threads(around: Around) {
+    let _ = AROUND.set(around);
 }
 
 /// What can be had without waiting.
@@ -229,11 +244,15 @@ impl Ahead {
             live.push(Arc::downgrade(&shared));
         }
         let run = Arc::clone(&shared);
-        let spawned = thread::Builder::new()
-            .name("feedrate-ahead".to_owned())
-            .spawn(move || run.run());
+        let spawned = thread::Builder::new().name("feedrate-ahead".to_owned()).spawn(move || {
+            match AROUND.get() {
+                Some(around) => around(&mut || run.run()),
+                None => run.run(),
+            }
+            run.gone();
+        });
         if let Err(error) = spawned {
-            lock(&shared.queue).running = false;
+            shared.gone();
             return Err(Failure::fatal(
                 &shared.label,
                 format!("no thread could be started: {error}"),

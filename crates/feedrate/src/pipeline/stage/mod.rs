@@ -352,5 +352,5 @@ fn foreign(step: &str, place: &Place) -> Failure {
     )
 }
 
-pub use ahead::stop_ahead;
+pub use ahead::{around_threads, stop_ahead};
 pub use mix::{Mix, mixed};
