@@ -341,5 +341,5 @@ def test_hdf5_names_the_dataset_that_is_not_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "m.h5", "w") as file:
         file["a"] = np.arange(4)
         file["c"] = np.zeros(4, dtype=[("x", "i4")])
-    with pytest.raises(feedrate.PipelineError, match=r"dataset c \(columns= chooses others\)"):
+    with pytest.raises(feedrate.PipelineError, match="dataset c: "):
         list(iter(feedrate.open(str(tmp_path / "m.h5"))))

@@ -74,10 +74,7 @@ impl Hdf5 {
             };
             let columns: Vec<Column> = paths
                 .iter()
-                .map(|path| {
-                    Column::open(&file, path)
-                        .map_err(|error| error.of(format!("dataset {path} (columns= chooses others)")))
-                })
+                .map(|path| Column::open(&file, path).map_err(|error| error.of(format!("dataset {path}"))))
                 .collect::<Result<_, _>>()?;
             let Some(first) = columns.first() else {
                 let message = "there is no dataset in it, so there are no rows";
