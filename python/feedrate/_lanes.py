@@ -246,7 +246,7 @@ class LaneFetcher:
             # What is left over of other lanes was not in the batch that failed: it comes with their next turn.
             for lane, unit in rest.items():
                 self._lanes[lane].left = unit
-                self._lanes[lane].left_skipped = rest_skipped[lane]
+                self._lanes[lane].left_skipped = rest_skipped.get(lane, [])
             raise
         skipped, self._skipper.fresh = self._skipper.fresh, []
         return Units(batch, rest, stands, skipped, [entry for entries in rest_skipped.values() for entry in entries])

@@ -382,7 +382,7 @@ class Pipeline:
         if not isinstance(other, Pipeline):
             return NotImplemented
         make, parents, _ = self._made
-        return _made("concat", (*parents, other) if make == "concat" else (self, other), (), None)
+        return _made("concat", (*parents, other) if make == "concat" else (self, other), ())
 
     def interleave(self, *others: Pipeline, block: int = 1) -> Pipeline:
         """``block`` elements of each in turn; what has run out is left out."""

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use feedrate::decode::{self, Channels, Decoder, Options, Rect, Truncated};
+use feedrate::decode::Decoder;
 use feedrate::source::tar::{Duplicates, Grouping, Missing};
 use feedrate::source::{
     ArrowIpc, BigInts, Csv, Filter, Hdf5, JsonLines, Mds, Npy, Ones, Op, Parquet, ShortWindow, Tar, TfContent,
     TfRecords, Tokens, Windows, detect,
 };
 use feedrate::store::Blob;
-use feedrate::testing::exhaust;
+use feedrate::testing::{exhaust, exhaust_image};
 
 /// A parser under test.
 #[derive(Debug)]
@@ -180,40 +180,7 @@ fn hdf5(bytes: &[u8]) {
 
 /// Any image, in all colours, and a part of it.
 fn image(bytes: &[u8]) {
-    const PIXELS: u64 = 1 << 18;
-    if let Ok(info) = decode::info(bytes) {
-        assert!((1..=8).contains(&info.orientation));
-    }
-    let mut decoder = Decoder::new();
-    let mut options = Options {
-        max_pixels: PIXELS,
-        orientation: true,
-        ..Options::default()
-    };
-    for (channels, truncated, frame) in [
-        (Channels::Rgb, Truncated::Refuse, 0),
-        (Channels::AsStored, Truncated::Fill, 0),
-        (Channels::Gray, Truncated::Fill, 1),
-        (Channels::Rgba, Truncated::Refuse, 2),
-    ] {
-        (options.channels, options.truncated, options.frame) = (channels, truncated, frame);
-        match decoder.decode(bytes, &options) {
-            Ok(image) => {
-                let pixels = image.width as usize * image.height as usize;
-                assert!(pixels > 0 && pixels as u64 <= PIXELS);
-                assert_eq!(image.pixels.len(), pixels * image.channels);
-            }
-            Err(error) => assert!(
-                !error.message().contains("panicked") && !error.message().is_empty(),
-                "{error}"
-            ),
-        }
-    }
-    (options.frame, options.truncated) = (0, Truncated::Refuse);
-    let mut into = Vec::new();
-    if let Ok(part) = decoder.region(bytes, &options, Rect::new(3, 2, 9, 7), 2, &mut into) {
-        assert_eq!(into.len(), part.width as usize * part.height as usize * part.channels);
-    }
+    exhaust_image(&mut Decoder::new(), bytes);
 }
 
 /// Of all blocks that look like headers.

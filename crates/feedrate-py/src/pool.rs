@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use feedrate::plan::Task;
 use feedrate::work::{Event, Pool};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -35,6 +36,17 @@ impl Job {
         let bytes = dumps.bind(py).call1((&self.index,))?.cast_into::<PyBytes>()?.unbind();
         Ok(self.pickled.get_or_init(|| bytes).as_bytes(py))
     }
+}
+
+/// Refuses a fork's child, which has neither the worker processes nor the threads of the process `owner`.
+pub(crate) fn check_owner(owner: u32) -> PyResult<()> {
+    let here = std::process::id();
+    if owner == here {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(format!(
+        "this iterator's workers belong to process {owner}, this is process {here}: make a new iterator here"
+    )))
 }
 
 /// What a task gave.

@@ -14,7 +14,7 @@ use pyo3::types::PyBytes;
 
 use crate::error::shm;
 use crate::message::{Body, Message};
-use crate::pool::{Job, Output};
+use crate::pool::{Job, Output, check_owner};
 use crate::wire::{self, Header, Kind, Place, TensorEntry};
 
 /// A wait comes up this often to run Python's signal handlers (see `enter`).
@@ -130,17 +130,6 @@ impl ProcessPool {
             ended: false,
         });
         Ok(())
-    }
-
-    fn check_owner(&self) -> PyResult<()> {
-        if self.owner == std::process::id() {
-            return Ok(());
-        }
-        Err(PyRuntimeError::new_err(format!(
-            "this iterator's workers belong to process {}, this is process {}: make a new iterator here",
-            self.owner,
-            std::process::id()
-        )))
     }
 
     /// Takes everything that has arrived from one worker.
@@ -339,7 +328,7 @@ impl Pool for ProcessPool {
     }
 
     fn submit(&mut self, at: usize, task: &Task<Job>) -> PyResult<()> {
-        self.check_owner()?;
+        check_owner(self.owner)?;
         let dumps = &self.dumps;
         let Some(worker) = self.workers[at].as_mut() else {
             return Ok(());
@@ -362,7 +351,7 @@ impl Pool for ProcessPool {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Output>>) -> PyResult<()> {
-        self.check_owner()?;
+        check_owner(self.owner)?;
         let begun = Instant::now();
         let mut told = 0;
         loop {
@@ -405,7 +394,7 @@ impl Pool for ProcessPool {
     }
 
     fn begin_epoch(&mut self, epoch: u64) -> PyResult<()> {
-        self.check_owner()?;
+        check_owner(self.owner)?;
         // A worker starts with the first epoch that it hears of.
         if epoch > 1 {
             for worker in self.workers.iter_mut().flatten().filter(|w| !w.retired) {

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::enter::enter;
-use crate::pool::{Job, Output};
+use crate::pool::{Job, Output, check_owner};
 
 enum Order {
     Task(Task<Job>),
@@ -32,19 +32,6 @@ pub(crate) struct ThreadPool {
     owner: u32,
 }
 
-impl ThreadPool {
-    fn check_owner(&self) -> PyResult<()> {
-        let here = std::process::id();
-        if self.owner == here {
-            return Ok(());
-        }
-        Err(PyRuntimeError::new_err(format!(
-            "this iterator's worker threads belong to process {}, this is process {here}: make a new loader here",
-            self.owner
-        )))
-    }
-}
-
 impl Pool for ThreadPool {
     type Job = Job;
     type Output = Output;
@@ -55,14 +42,14 @@ impl Pool for ThreadPool {
     }
 
     fn submit(&mut self, worker: usize, task: &Task<Job>) -> PyResult<()> {
-        self.check_owner()?;
+        check_owner(self.owner)?;
         self.orders[worker]
             .send(Order::Task(task.clone()))
             .map_err(|_| PyRuntimeError::new_err(format!("DataLoader worker thread {worker} has ended")))
     }
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Output>>) -> PyResult<()> {
-        self.check_owner()?;
+        check_owner(self.owner)?;
         let source = &self.events;
         match source.try_recv() {
             Ok(event) => events.push(event),
@@ -85,7 +72,7 @@ impl Pool for ThreadPool {
     }
 
     fn begin_epoch(&mut self, epoch: u64) -> PyResult<()> {
-        self.check_owner()?;
+        check_owner(self.owner)?;
         for orders in &self.orders {
             // A thread that has ended is reported when a task is sent to it.
             drop(orders.send(Order::Epoch(epoch)));

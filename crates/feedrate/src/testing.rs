@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::dataset::{Context, Dataset, Items, IterableDataset};
+#[cfg(feature = "image")]
+pub use crate::decode::exhaust::exhaust_image;
 use crate::deliver::{Delivery, Failure, Options};
 use crate::error::{BoxError, Error};
 use crate::loader::{Builder, DataLoader, MapSource, StreamSource};

@@ -3,53 +3,18 @@
 
 use std::io::Write as _;
 
+use super::exhaust::exhaust_image;
 use super::*;
 use crate::source::mutate::{Dice, mutations};
 
-/// What a test file may hold, so that many can be tried.
-const PIXELS: u64 = 1 << 18;
 /// How many damaged copies of each file are tried in an ordinary run.
 const TIMES: u64 = 400;
 
 fn fuzz(bytes: &[u8]) {
     let mut decoder = Decoder::new();
-    let mut into = Vec::new();
     let whole = decoder.decode(bytes, &Options::default());
     assert!(whole.is_ok(), "the file itself: {whole:?}");
-    mutations(bytes, TIMES, |damaged| {
-        if let Ok(info) = info(damaged) {
-            assert!(info.orientation >= 1 && info.orientation <= 8);
-        }
-        let mut options = Options {
-            max_pixels: PIXELS,
-            orientation: true,
-            ..Options::default()
-        };
-        for (channels, truncated, frame) in [
-            (Channels::Rgb, Truncated::Refuse, 0),
-            (Channels::AsStored, Truncated::Fill, 0),
-            (Channels::Gray, Truncated::Fill, 1),
-            (Channels::Rgba, Truncated::Refuse, 2),
-        ] {
-            (options.channels, options.truncated, options.frame) = (channels, truncated, frame);
-            match decoder.decode(damaged, &options) {
-                Ok(image) => {
-                    let pixels = image.width as usize * image.height as usize;
-                    assert!(pixels > 0 && pixels as u64 <= PIXELS);
-                    assert_eq!(image.pixels.len(), pixels * image.channels);
-                }
-                Err(error) => assert!(
-                    !error.message().contains("panicked") && !error.message().is_empty(),
-                    "{error}"
-                ),
-            }
-        }
-        options.frame = 0;
-        options.truncated = Truncated::Refuse;
-        if let Ok(part) = decoder.region(damaged, &options, Rect::new(3, 2, 9, 7), 2, &mut into) {
-            assert_eq!(into.len(), part.width as usize * part.height as usize * part.channels);
-        }
-    });
+    mutations(bytes, TIMES, |damaged| exhaust_image(&mut decoder, damaged));
 }
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {

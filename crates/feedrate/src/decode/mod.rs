@@ -20,6 +20,8 @@
 mod bmp;
 mod bytes;
 mod error;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod exhaust;
 mod exif;
 mod format;
 #[cfg(test)]

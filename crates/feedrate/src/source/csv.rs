@@ -40,8 +40,11 @@ impl CsvType {
 
     /// Whether reading it changes nothing: a whole number as a float may.
     fn exact(self, text: &str) -> bool {
+        if self != Self::Float || text.len() < 16 {
+            return true;
+        }
         let digits = text.trim().trim_start_matches(['-', '+']);
-        if self != Self::Float || digits.len() < 16 || digits.bytes().any(|byte| !byte.is_ascii_digit()) {
+        if digits.bytes().any(|byte| !byte.is_ascii_digit()) {
             return true;
         }
         let number: Result<i128, _> = digits.parse();

@@ -2,7 +2,6 @@
 
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage, foreign};
 use crate::batch::Value;
-use crate::pipeline::sample::to_text;
 use crate::source::SourceError;
 use crate::state::State;
 
@@ -211,36 +210,31 @@ impl Stage for Interleaved {
 }
 
 /// `zip`: one of each, as a list. A bad element takes those beside it along.
-pub(super) struct Zipped {
-    inputs: Inputs,
-    /// Of the tuple at hand, in states of earlier builds.
-    pending: Vec<Sample>,
-}
+pub(super) struct Zipped(Inputs);
 
 impl Zipped {
     pub(super) fn open(site: &Site) -> Result<Self, Failure> {
-        let mut inputs = Inputs::open(site)?;
-        let pending = inputs.again(&site.places("pending")?)?;
-        Ok(Self { inputs, pending })
+        Inputs::open(site).map(Self)
     }
 }
 
 impl Stage for Zipped {
     fn next(&mut self) -> Next {
+        let count = self.0.stages.len();
+        let (mut values, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut failed: Option<Failure> = None;
-        for at in self.pending.len()..self.inputs.stages.len() {
-            match self.inputs.next(at) {
-                Ok(Some(sample)) => self.pending.push(sample),
-                Ok(None) => {
-                    self.pending.clear();
-                    return failed.map_or(Ok(None), Err);
+        for at in 0..count {
+            match self.0.next(at) {
+                Ok(Some(sample)) => {
+                    values.push(sample.value);
+                    places.push(sample.place);
                 }
+                Ok(None) => return failed.map_or(Ok(None), Err),
                 Err(mut failure) => {
                     // What lies behind a reader that cannot go on is lost, nobody knows how much: nothing would belong together.
                     let reading = failure.source.downcast_ref::<SourceError>();
                     failure.may_continue &= reading.is_none_or(SourceError::may_continue);
                     if !failure.may_continue {
-                        self.pending.clear();
                         return Err(failure);
                     }
                     // All streams go on by one, so that they stay side by side.
@@ -249,14 +243,8 @@ impl Stage for Zipped {
             }
         }
         if let Some(failure) = failed {
-            self.pending.clear();
             return Err(failure);
         }
-        let (values, places) = self
-            .pending
-            .drain(..)
-            .map(|sample| (sample.value, sample.place))
-            .unzip();
         Ok(Some(Sample {
             value: Value::List(values),
             place: Place::Group(places),
@@ -264,27 +252,26 @@ impl Stage for Zipped {
     }
 
     fn cursor(&self) -> State {
-        let pending = to_text(self.pending.iter().map(|sample| &sample.place));
-        State::map(self.inputs.state().into_iter().chain([("pending", pending.into())]))
+        State::map(self.0.state())
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {
         match place {
-            Place::Group(places) => self.inputs.origin(places.first()?),
-            other => self.inputs.origin(other),
+            Place::Group(places) => self.0.origin(places.first()?),
+            other => self.0.origin(other),
         }
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let width = self.inputs.stages.len();
+        let width = self.0.stages.len();
         let mut all = Vec::with_capacity(places.len() * width);
         for place in places {
             match place {
                 Place::Group(group) if group.len() == width => all.extend(group.iter().cloned()),
-                other => return Err(foreign(&self.inputs.label, other)),
+                other => return Err(foreign(&self.0.label, other)),
             }
         }
-        let mut samples = self.inputs.again(&all)?.into_iter().map(|sample| sample.value);
+        let mut samples = self.0.again(&all)?.into_iter().map(|sample| sample.value);
         Ok(places
             .iter()
             .map(|place| Sample {

@@ -6,6 +6,7 @@ mod table;
 mod unite;
 mod values;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -209,9 +210,15 @@ pub(super) fn choose(schema: &Schema, wanted: Option<&[String]>, name: &str) -> 
             wanted.iter().map(find).collect::<Result<_, _>>()?
         }
     };
+    let mut seen = HashSet::with_capacity(fields.len());
+    let twice: HashSet<&String> = fields
+        .iter()
+        .map(|field| field.name())
+        .filter(|name| !seen.insert(*name))
+        .collect();
     for at in &chosen {
         let field = &fields[*at];
-        if fields.iter().filter(|other| other.name() == field.name()).count() > 1 {
+        if twice.contains(field.name()) {
             let message = format!(
                 "several columns are called {:?}: choose others by columns, or rename them in the file",
                 field.name()
