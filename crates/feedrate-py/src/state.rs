@@ -6,7 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyString};
 
 /// Dicts nested deeper are refused.
-const DEPTH: usize = 512;
+const DEPTH: usize = 64;
+/// In a pipeline's cursor, which has up to two levels for each of its steps; Python takes 200 of these in a row.
+const CURSOR: usize = 512;
 
 pub(crate) fn to_python<'py>(py: Python<'py>, state: &State) -> PyResult<Bound<'py, PyAny>> {
     match state {
@@ -32,12 +34,17 @@ pub(crate) fn to_python<'py>(py: Python<'py>, state: &State) -> PyResult<Bound<'
 }
 
 pub(crate) fn from_python(value: &Bound<'_, PyAny>) -> PyResult<State> {
-    convert(value, 0)
+    convert(value, 0, DEPTH)
 }
 
-fn convert(value: &Bound<'_, PyAny>, depth: usize) -> PyResult<State> {
-    if depth > DEPTH {
-        return Err(PyTypeError::new_err(format!("a state is at most {DEPTH} levels deep")));
+/// As [`from_python`], of a pipeline.
+pub(crate) fn cursor_from_python(value: &Bound<'_, PyAny>) -> PyResult<State> {
+    convert(value, 0, CURSOR)
+}
+
+fn convert(value: &Bound<'_, PyAny>, depth: usize, most: usize) -> PyResult<State> {
+    if depth > most {
+        return Err(PyTypeError::new_err(format!("a state is at most {most} levels deep")));
     }
     if value.is_none() {
         return Ok(State::Null);
@@ -52,12 +59,12 @@ fn convert(value: &Bound<'_, PyAny>, depth: usize) -> PyResult<State> {
         return Ok(State::Text(text.to_str()?.to_owned()));
     }
     if let Ok(list) = value.cast::<PyList>() {
-        let items: PyResult<Vec<State>> = list.iter().map(|item| convert(&item, depth + 1)).collect();
+        let items: PyResult<Vec<State>> = list.iter().map(|item| convert(&item, depth + 1, most)).collect();
         return items.map(State::List);
     }
     if let Ok(dict) = value.cast::<PyDict>() {
         let entry = |(key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
-            Ok((key.extract::<String>()?, convert(&value, depth + 1)?))
+            Ok((key.extract::<String>()?, convert(&value, depth + 1, most)?))
         };
         let entries: PyResult<Vec<(String, State)>> = dict.iter().map(entry).collect();
         return entries.map(State::map);

@@ -334,7 +334,7 @@ impl Pipeline {
     /// What each mix has drawn by a state with lanes: elements of each stream, and how many were to be expected.
     #[staticmethod]
     fn mixed(state: &Bound<'_, PyAny>) -> PyResult<Vec<(Vec<u64>, Vec<f64>)>> {
-        let found = pipeline::mixed(&state::from_python(state)?);
+        let found = pipeline::mixed(&state::cursor_from_python(state)?);
         Ok(found.into_iter().map(|mix| (mix.given, mix.expected)).collect())
     }
 
@@ -351,7 +351,7 @@ impl Pipeline {
         epoch: u64,
         cursor: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Lane> {
-        let cursor = cursor.map(state::from_python).transpose()?;
+        let cursor = cursor.map(state::cursor_from_python).transpose()?;
         let opening = Opening::new(lane, lanes, block, seed, epoch);
         let lane = interruptible(py, || self.inner.lane(&opening, cursor.as_ref()))?;
         Ok(Lane::new(lane, self.arrays))
