@@ -33,6 +33,8 @@ mod npy;
 mod numbered;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "parquet")]
+mod parquet_pages;
 mod paths;
 mod record;
 mod shards;

@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
-use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
-    RowSelector,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowGroups,
+    RowSelection, RowSelector,
 };
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Compression;
 use parquet::column::page::{Page, PageReader};
 use parquet::errors::ParquetError;
@@ -25,6 +25,7 @@ use super::arrow::{
 };
 use super::codec::Piece;
 use super::guard::guard;
+use super::parquet_pages::Counted;
 use super::paths::Paths;
 use super::window::{Window, fill_at};
 use super::{Fault, Mark, Part, Reader, Source, SourceError};
@@ -368,6 +369,13 @@ impl Groups {
         mask: &ProjectionMask,
         size: usize,
     ) -> Result<ParquetRecordBatchReader, SourceError> {
+        let leaves = self.metadata.parquet_schema().columns().iter().enumerate();
+        let mut read = leaves.filter(|(at, _)| mask.leaf_included(*at));
+        if selection.is_some() && read.any(|(_, leaf)| leaf.max_rep_level() > 0) {
+            return self
+                .build_counted(groups, selection, mask, size)
+                .map_err(|error| self.error(&error));
+        }
         let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
             .with_row_groups(groups)
             .with_projection(mask.clone())
@@ -376,6 +384,25 @@ impl Groups {
             builder = builder.with_row_selection(selection);
         }
         builder.build().map_err(|error| self.error(&error))
+    }
+
+    /// As [`build`](Self::build) does, with pages whose levels are counted.
+    fn build_counted(
+        &self,
+        groups: Vec<usize>,
+        selection: Option<RowSelection>,
+        mask: &ProjectionMask,
+        size: usize,
+    ) -> Result<ParquetRecordBatchReader, ParquetError> {
+        let (schema, fields) = (self.metadata.parquet_schema(), self.metadata.schema().fields());
+        let levels = parquet_to_arrow_field_levels(schema, mask.clone(), Some(fields))?;
+        let counted = Counted {
+            file: Arc::new(self.file.clone()),
+            metadata: Arc::clone(self.metadata.metadata()),
+            groups,
+        };
+        let size = size.min(counted.num_rows());
+        ParquetRecordBatchReader::try_new_with_row_groups(&levels, &counted, size, selection)
     }
 
     /// Has the reader stand at a row of all.

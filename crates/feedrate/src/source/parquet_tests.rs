@@ -2,12 +2,14 @@ use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
-use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
+use arrow_array::builder::{Int32Builder, ListBuilder};
 use arrow_array::{ArrayRef, Int32Array, RecordBatch, StructArray};
 use arrow_schema::{DataType, Field};
 
 use super::super::arrow::tests::{batch, checks, row};
 use super::*;
+use crate::batch::Tensor;
 use crate::source::Op;
 use crate::source::mutate::{Folder, all, exhaust, mutations};
 
@@ -132,6 +134,83 @@ fn groups_that_statistics_rule_out_are_not_read() {
     let found = all(&mut *Parquet::new([&path]).filter(filter()).open(0, None).unwrap());
     assert_eq!(found, expected);
     assert!(Parquet::new([&path]).open(0, None).unwrap().next().is_err());
+}
+
+/// Rows of a list `[n]` and of `n`.
+fn lists(rows: std::ops::Range<i32>) -> RecordBatch {
+    let mut column = ListBuilder::new(Int32Builder::new());
+    for n in rows.clone() {
+        column.append_value([Some(n)]);
+    }
+    let column: ArrayRef = Arc::new(column.finish());
+    let numbers: ArrayRef = Arc::new(Int32Array::from_iter_values(rows));
+    RecordBatch::try_from_iter([("x", column), ("n", numbers)]).unwrap()
+}
+
+#[test]
+fn nested_columns_by_number() {
+    let folder = Folder::new("parquet-nested-numbers");
+    let pages = || {
+        WriterProperties::builder()
+            .set_data_page_row_count_limit(3)
+            .set_write_batch_size(1)
+    };
+    for (name, properties) in [
+        ("one", WriterProperties::builder()),
+        ("pages", pages()),
+        ("bare", pages().set_offset_index_disabled(true)),
+        ("two", pages().set_writer_version(WriterVersion::PARQUET_2_0)),
+    ] {
+        let path = folder.file(name, &file(&[lists(0..20), lists(20..27)], properties));
+        let source = Parquet::new([&path]).columns(["x"]);
+        let expected: Vec<_> = (0..27)
+            .map(|n| Value::map([("x", Value::Tensor(Tensor::from_slice(&[n], &[1]).unwrap()))]))
+            .collect();
+        assert_eq!(all(&mut *source.open(0, None).unwrap()), expected, "{name}");
+        let mut reader = source.open(0, None).unwrap();
+        for at in [17, 3, 19, 26, 20, 0, 4, 27] {
+            reader.seek(at).unwrap();
+            let found = reader.next().unwrap().map(|record| record.value);
+            let at = usize::try_from(at).unwrap();
+            assert_eq!(found.as_ref(), expected.get(at), "{name}, {at}");
+        }
+        reader.seek(18).unwrap();
+        assert_eq!(reader.columns(9).unwrap().unwrap().rows, 9, "{name}");
+        let odd = source.filter(Filter::column("n", Op::Ge, 18_i64));
+        assert_eq!(all(&mut *odd.open(0, None).unwrap()), expected[18..], "{name}");
+    }
+}
+
+#[test]
+fn pages_with_too_few_levels() {
+    let folder = Folder::new("parquet-levels");
+    // Twenty times level 0, which begins a row; then as many times level 2, which says that there is a number.
+    let first: &[u8] = &[2, 0, 0, 0, 40, 0, 2, 0, 0, 0, 40, 2];
+    let second: &[u8] = &[40, 0, 40, 2];
+    for (version, levels) in [
+        (WriterVersion::PARQUET_1_0, first),
+        (WriterVersion::PARQUET_2_0, second),
+    ] {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::UNCOMPRESSED)
+            .set_dictionary_enabled(false)
+            .set_writer_version(version);
+        let mut bytes = file(&[lists(0..20)], properties);
+        let at = bytes.windows(levels.len()).position(|window| window == levels).unwrap();
+        bytes[at + levels.iter().position(|byte| *byte == 40).unwrap()] = 20;
+        let source = Parquet::new([folder.file("short", &bytes)]);
+        // From the start, by number, and by a filter.
+        let mut reader = source.open(0, None).unwrap();
+        assert!(reader.skip(1).and_then(|_| reader.next()).is_err());
+        reader.seek(15).unwrap();
+        let filtered = source.filter(Filter::column("n", Op::Ge, 15_i64));
+        for mut reader in [reader, filtered.open(0, None).unwrap()] {
+            let error = reader.next().unwrap_err();
+            assert_eq!(error.fault(), Fault::Damaged);
+            let message = "a page of 20 values has 10 repetition levels";
+            assert!(error.to_string().contains(message), "{error}");
+        }
+    }
 }
 
 #[test]

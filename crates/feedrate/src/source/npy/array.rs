@@ -73,10 +73,15 @@ impl Array {
                 format!("shape {:?} is more than there can be", header.shape),
             ));
         };
-        if header.kind.size() == 0 && inner > BLOCK {
+        // Where there are no bytes, nothing else bounds what a header asks for.
+        let values = header.values();
+        if row as u64 * rows as u64 == 0 && values.is_none_or(|values| values > BLOCK) {
             return Err(wrong(
                 Fault::Damaged,
-                format!("{inner} elements of no bytes in each row"),
+                format!(
+                    "shape {:?} of strings has no bytes and more than {BLOCK} values",
+                    header.shape
+                ),
             ));
         }
         if total > len {

@@ -86,6 +86,20 @@ impl Header {
         rest.iter().try_fold(1_usize, |product, n| product.checked_mul(*n))
     }
 
+    /// Lists and strings that it becomes; numbers become one tensor.
+    pub(in crate::source) fn values(&self) -> Option<usize> {
+        if let Kind::Numbers(_) = self.kind {
+            return Some(1);
+        }
+        let mut all = 0_usize;
+        let mut wide = 1_usize;
+        for n in &self.shape {
+            wide = wide.checked_mul(*n)?;
+            all = all.checked_add(wide)?;
+        }
+        Some(all)
+    }
+
     /// Bytes of one row.
     pub(in crate::source) fn row(&self) -> Option<usize> {
         self.inner()?.checked_mul(self.kind.size())

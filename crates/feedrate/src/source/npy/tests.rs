@@ -77,6 +77,14 @@ fn what_cannot_be_read_is_told() {
         open(&array("<i2", false, "(99999999999999999, 99999)", &[])),
         Fault::Damaged
     );
+    // Some bytes of header must not become gigabytes of empty strings and lists.
+    for (descr, shape) in [
+        ("|S0", "(750, 5, 8, 48, 5, 2)"),
+        ("<U4", "(7777777, 0)"),
+        ("|S1", "(7777777777, 7777777777, 0, 7)"),
+    ] {
+        assert_eq!(open(&array(descr, false, shape, &[])), Fault::Damaged, "{shape}");
+    }
     assert_eq!(open(b"\x93NUMPY"), Fault::Truncated);
     assert_eq!(open(b""), Fault::Truncated);
     assert_eq!(open(b"\x93NUMPY\x01\x00\x76\x00{'descr"), Fault::Truncated);
@@ -109,6 +117,13 @@ fn text_and_bytes_are_lists() {
         Value::List(vec![bytes(b""), bytes(b"cd")]),
     ]);
     assert_eq!(columns.fields[0].1, expected);
+    let none = |descr: &str, shape: &str| {
+        let source = Npy::new([folder.file("n.npy", &array(descr, false, shape, &[]))]);
+        let columns = source.open(0, None).unwrap().columns(5).unwrap().unwrap();
+        columns.fields[0].1.clone()
+    };
+    assert_eq!(none("|S0", "(2,)"), Value::List(vec![bytes(b""), bytes(b"")]));
+    assert_eq!(none("<U4", "(1, 0)"), Value::List(vec![Value::List(vec![])]));
 }
 
 /// An archive of stored and deflated members.

@@ -1,0 +1,196 @@
+//! Parquet's pages, looked at before they are decoded.
+
+use std::sync::Arc;
+
+use parquet::arrow::arrow_reader::RowGroups;
+use parquet::basic::Encoding;
+use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::reader::ChunkReader;
+use parquet::file::serialized_reader::SerializedPageReader;
+
+/// Some row groups of a file. A page that has fewer repetition levels than it says is an error.
+///
+/// Where rows are passed over, the crate (60.1) asks such a page for its next level again and again, and never ends.
+pub(super) struct Counted<R> {
+    pub(super) file: Arc<R>,
+    pub(super) metadata: Arc<ParquetMetaData>,
+    pub(super) groups: Vec<usize>,
+}
+
+impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
+    fn num_rows(&self) -> usize {
+        let rows = self
+            .row_groups()
+            .map(|group| usize::try_from(group.num_rows()).unwrap_or(0));
+        rows.sum()
+    }
+
+    fn column_chunks(&self, column: usize) -> Result<Box<dyn PageIterator>, ParquetError> {
+        Ok(Box::new(Chunks {
+            file: Arc::clone(&self.file),
+            metadata: Arc::clone(&self.metadata),
+            groups: self.groups.clone().into_iter(),
+            column,
+        }))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(self.groups.iter().map(|at| self.metadata.row_group(*at)))
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        &self.metadata
+    }
+}
+
+/// The chunks of a column, one for each row group.
+struct Chunks<R> {
+    file: Arc<R>,
+    metadata: Arc<ParquetMetaData>,
+    groups: std::vec::IntoIter<usize>,
+    column: usize,
+}
+
+impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
+    type Item = Result<Box<dyn PageReader>, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let at = self.groups.next()?;
+        let group = self.metadata.row_group(at);
+        let column = group.column(self.column);
+        let pages = self
+            .metadata
+            .page_index_for_row_group(at)
+            .page_locations(self.column)
+            .cloned();
+        let rows = usize::try_from(group.num_rows()).unwrap_or(0);
+        let most = column.column_descr().max_rep_level().unsigned_abs();
+        let checked = |inner| -> Box<dyn PageReader> {
+            Box::new(Checked {
+                inner,
+                width: u16::BITS - most.leading_zeros(),
+            })
+        };
+        Some(SerializedPageReader::new(Arc::clone(&self.file), column, rows, pages).map(checked))
+    }
+}
+
+impl<R: ChunkReader + 'static> PageIterator for Chunks<R> {}
+
+/// A chunk's pages.
+struct Checked<P> {
+    inner: P,
+    /// Bits of a repetition level; 0 where there are none.
+    width: u32,
+}
+
+impl<P: PageReader> PageReader for Checked<P> {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let page = self.inner.get_next_page()?;
+        if self.width > 0
+            && let Some(page) = &page
+        {
+            check(page, self.width)?;
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.inner.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.inner.skip_next_page()
+    }
+
+    fn supports_deferred_dictionary(&self) -> bool {
+        self.inner.supports_deferred_dictionary()
+    }
+
+    fn take_deferred_dictionary(&mut self) -> Result<Option<Page>, ParquetError> {
+        self.inner.take_deferred_dictionary()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        self.inner.at_record_boundary()
+    }
+}
+
+impl<P: PageReader> Iterator for Checked<P> {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+fn check(page: &Page, width: u32) -> Result<(), ParquetError> {
+    let (values, levels) = match page {
+        // Their length stands in front of them.
+        Page::DataPage {
+            buf,
+            num_values,
+            rep_level_encoding: Encoding::RLE,
+            ..
+        } => {
+            let levels = buf.split_first_chunk().and_then(|(len, rest)| {
+                let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
+                rest.get(..len)
+            });
+            (*num_values, levels.map(|levels| count(levels, width)))
+        }
+        Page::DataPage { buf, num_values, .. } => (*num_values, Some(buf.len() as u64 * 8 / u64::from(width))),
+        Page::DataPageV2 {
+            buf,
+            num_values,
+            rep_levels_byte_len,
+            ..
+        } => {
+            let len = usize::try_from(*rep_levels_byte_len).unwrap_or(usize::MAX);
+            (*num_values, buf.get(..len).map(|levels| count(levels, width)))
+        }
+        Page::DictionaryPage { .. } => return Ok(()),
+    };
+    let found = levels.unwrap_or(0);
+    if found < u64::from(values) {
+        let message = format!("a page of {values} values has {found} repetition levels");
+        return Err(ParquetError::General(message));
+    }
+    Ok(())
+}
+
+/// How many levels there are in runs and packed groups (Parquet's "RLE/bit-packing hybrid"), as far as the crate reads them: to a head of 0,
+/// which some writers pad with.
+fn count(mut data: &[u8], width: u32) -> u64 {
+    let mut found = 0_u64;
+    while let Some((head, rest)) = varint(data).filter(|(head, _)| *head > 0) {
+        let many = head >> 1;
+        let (levels, bytes) = if head & 1 == 1 {
+            // Groups of eight; writers may cut off the last one.
+            let bytes = many.saturating_mul(u64::from(width)).min(rest.len() as u64);
+            (bytes * 8 / u64::from(width), bytes)
+        } else {
+            (many, u64::from(width.div_ceil(8)))
+        };
+        let Some(rest) = usize::try_from(bytes).ok().and_then(|bytes| rest.get(bytes..)) else {
+            break;
+        };
+        found = found.saturating_add(levels);
+        data = rest;
+    }
+    found
+}
+
+/// A number in groups of seven bits, the lowest first.
+fn varint(data: &[u8]) -> Option<(u64, &[u8])> {
+    let mut number = 0_u64;
+    for (at, byte) in data.iter().enumerate().take(10) {
+        number |= u64::from(byte & 0x7f) << (at * 7);
+        if byte & 0x80 == 0 {
+            return Some((number, &data[at + 1..]));
+        }
+    }
+    None
+}
