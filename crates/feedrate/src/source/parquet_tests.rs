@@ -197,18 +197,21 @@ fn pages_with_too_few_levels() {
             .set_writer_version(version);
         let mut bytes = file(&[lists(0..20)], properties);
         let at = bytes.windows(levels.len()).position(|window| window == levels).unwrap();
-        bytes[at + levels.iter().position(|byte| *byte == 40).unwrap()] = 20;
-        let source = Parquet::new([folder.file("short", &bytes)]);
-        // From the start, by number, and by a filter.
-        let mut reader = source.open(0, None).unwrap();
-        assert!(reader.skip(1).and_then(|_| reader.next()).is_err());
-        reader.seek(15).unwrap();
-        let filtered = source.filter(Filter::column("n", Op::Ge, 15_i64));
-        for mut reader in [reader, filtered.open(0, None).unwrap()] {
-            let error = reader.next().unwrap_err();
-            assert_eq!(error.fault(), Fault::Damaged);
-            let message = "a page of 20 values has 10 repetition levels";
-            assert!(error.to_string().contains(message), "{error}");
+        let head = at + levels.iter().position(|byte| *byte == 40).unwrap();
+        for left in [10, 0] {
+            bytes[head] = left * 2;
+            let source = Parquet::new([folder.file("short", &bytes)]);
+            assert!(source.open(0, None).unwrap().columns(20).unwrap().is_err());
+            // By number and by a filter.
+            let mut reader = source.open(0, None).unwrap();
+            reader.seek(15).unwrap();
+            let filtered = source.filter(Filter::column("n", Op::Ge, 15_i64));
+            for mut reader in [reader, filtered.open(0, None).unwrap()] {
+                let error = reader.next().unwrap_err();
+                assert_eq!(error.fault(), Fault::Damaged);
+                let message = format!("a page of 20 values has {left} repetition levels");
+                assert!(error.to_string().contains(&message), "{error}");
+            }
         }
     }
 }
