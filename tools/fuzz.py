@@ -4,7 +4,7 @@
 
 Seeds are the files that the tests damage; what was found to reach new code is kept under target/fuzz-corpus. Our code has all its
 checks on, that of other crates is as users have it. A crash, a panic that no guard of ours catches, a file that takes a minute or more than
-256 MiB on the heap ends the run, and the file is kept. The log, which is committed, holds what each parser has had; a later run goes
+256 MiB on the heap ends that parser's part of the run, which fails at its end, and the file is kept. The log, which is committed, holds what each parser has had; a later run goes
 on from there. Time is that of the CPU, so that a machine with other work does not count as fuzzing.
 """
 
@@ -96,8 +96,12 @@ def seeds() -> None:
                 (into / file.name).write_bytes(file.read_bytes())
 
 
+class Failed(Exception):
+    """What a parser that failed wrote last."""
+
+
 def fuzz(fuzzer: str, name: str, seconds: int, seed: int) -> dict[str, float]:
-    """One turn. Exits when the parser fails."""
+    """One turn. `Failed` when the parser does."""
     FOUND.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         command = [fuzzer, str(CORPUS / name), f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=60", "-rss_limit_mb=1024"]
@@ -121,7 +125,8 @@ def fuzz(fuzzer: str, name: str, seconds: int, seed: int) -> dict[str, float]:
     tries = number(r"stat::number_of_executed_units: +(\d+)")
     if status != 0 or tries == 0:
         again = shlex.join(["env", f"FEEDRATE_FUZZ={name}", fuzzer])
-        sys.exit("\n".join([*output.splitlines()[-60:], f"{name}: status {status}; again: {again} FILE"]))
+        said = [line for line in output.splitlines() if not line.startswith("#")]
+        raise Failed("\n".join([*said[-60:], f"{name}: status {status}; again: {again} FILE"]))
     return {
         "seconds": usage.ru_utime + usage.ru_stime,
         "tries": tries,
@@ -139,14 +144,14 @@ class Log:
         self.had: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
         self._lock = threading.Lock()
         self._taken: set[str] = set()
-        self.stopped = False
+        self.failed: list[str] = []
 
     def take(self, names: list[str], seconds: float) -> tuple[str, int] | None:
         """Of these parsers the one that has had the least, no other job is at and is not done, and its turn's number."""
         with self._lock:
             had = {name: self.had.get(name, {}).get("seconds", 0) for name in names}
             free = [name for name in names if name not in self._taken and had[name] < seconds]
-            if not free or self.stopped:
+            if not free:
                 return None
             name = min(free, key=lambda name: had[name])
             self._taken.add(name)
@@ -184,9 +189,10 @@ def main() -> None:
             name, number = turn
             try:
                 log.give(name, fuzz(fuzzer, name, given.each, number))
-            except BaseException:
-                log.stopped = True
-                raise
+            except Failed as failed:
+                # It stays taken: no job tries it again.
+                print(failed, flush=True)
+                log.failed.append(name)
 
     if not given.show:
         fuzzer = build()
@@ -199,6 +205,8 @@ def main() -> None:
     for name, had in sorted(log.had.items()):
         minutes, tries = had["seconds"] / 60, had["tries"]
         print(f"{name:<12} {minutes:>12.1f} {tries:>14,.0f} {had['corpus']:>8,.0f} {had['edges']:>8,.0f} {had['peak_mib']:>9.0f}")
+    if log.failed:
+        sys.exit(f"failed: {', '.join(log.failed)}; see {FOUND}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,10 @@ use super::Source;
 const MOST: u64 = 100_000;
 /// Bytes that a record of a damaged file may have.
 const BYTES: usize = 64 << 20;
+/// Bytes of records of a part that are read: some formats leave out what was never written, so that a small file is many large rows.
+const ALL: usize = 256 << 20;
+/// Bytes of columns that are asked for at a time, by the size of the first record.
+const COLUMNS: usize = 16 << 20;
 
 /// Reads everything in every way, and gives the number of records.
 ///
@@ -17,19 +21,18 @@ pub fn exhaust(source: &dyn Source) -> u64 {
     let Ok(parts) = source.parts() else { return 0 };
     let mut records = 0;
     for part in 0..parts.len() {
-        let mut read = 0;
+        let (mut read, mut bytes, mut first) = (0, 0, None);
         let Ok(mut reader) = source.open(part, None) else {
             continue;
         };
-        while read < MOST {
+        while read < MOST && bytes < ALL {
             match reader.next() {
                 Ok(Some(record)) => {
-                    assert!(
-                        record.value.bytes() < BYTES,
-                        "a record of {} bytes",
-                        record.value.bytes()
-                    );
+                    let found = record.value.bytes();
+                    assert!(found < BYTES, "a record of {found} bytes");
                     read += 1;
+                    bytes += found;
+                    first.get_or_insert(found);
                 }
                 Ok(None) => {
                     assert!(matches!(reader.next(), Ok(None)), "a record after the end");
@@ -56,8 +59,9 @@ pub fn exhaust(source: &dyn Source) -> u64 {
             let _ = reader.next();
         }
         if let Ok(mut reader) = source.open(part, None) {
+            let rows = (COLUMNS / first.unwrap_or(0).max(1)).clamp(1, 100);
             for _ in 0..20 {
-                match reader.columns(100) {
+                match reader.columns(rows) {
                     Some(Ok(columns)) if columns.rows > 0 => {}
                     _ => break,
                 }

@@ -368,8 +368,12 @@ pub(super) fn repeat(value: &[u8], out: &mut [u8]) {
         out.fill(0);
         return;
     }
-    for place in out.chunks_mut(value.len()) {
-        place.copy_from_slice(&value[..place.len()]);
+    let mut done = value.len().min(out.len());
+    out[..done].copy_from_slice(&value[..done]);
+    while done < out.len() {
+        let more = done.min(out.len() - done);
+        out.copy_within(..more, done);
+        done += more;
     }
 }
 
