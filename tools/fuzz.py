@@ -3,9 +3,10 @@
     python tools/fuzz.py [--seconds 3600] [--jobs 2] [--only NAME ...] [--log benchmarks/record/fuzz.json]
 
 Seeds are the files that the tests damage; what was found to reach new code is kept under target/fuzz-corpus. Our code has all its
-checks on, that of other crates is as users have it. A crash, a panic that no guard of ours catches, a file that takes a minute or more than
-256 MiB on the heap ends that parser's part of the run, which fails at its end, and the file is kept. The log, which is committed, holds what each parser has had; a later run goes
-on from there. Time is that of the CPU, so that a machine with other work does not count as fuzzing.
+checks on, that of other crates is as users have it. A crash, a panic that no guard of ours catches, a file that takes a minute or
+more than 256 MiB on the heap ends that parser's part of the run, which fails at its end, and the file is kept. The log, which is
+committed, holds what each parser has had; a later run goes on from there. Time is that of the CPU, so that a machine with other work
+does not count as fuzzing.
 """
 
 from __future__ import annotations
