@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,57 @@ def test_a_cache_sees_that_its_shard_was_rewritten(tmp_path: Path, place: str) -
     assert list(pipeline) == list(pipeline) == [{"x": 1}]
     shard.write_text('{"x": 22}\n')
     assert list(pipeline) == [{"x": 22}]
+
+
+FILES = """
+import os, sys, feedrate
+made = []
+pipeline = feedrate.from_items(range(80)).map(lambda x: made.append(x) or bytes(10)).cache(sys.argv[1])
+for run in range(80):
+    if (child := os.fork()) == 0:
+        assert len(list(pipeline.take(run + 1))) == run + 1 and made == [run]
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+assert len(os.listdir(sys.argv[1])) == 80
+assert list(pipeline) == list(pipeline) == [bytes(10)] * 80 and made == []
+links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+assert 1 <= sum(link.endswith(".cache") for link in links) <= 33, links
+os.remove(os.path.join(sys.argv[1], sorted(os.listdir(sys.argv[1]))[0]))
+again = feedrate.from_items(range(80)).map(lambda x: made.append(x) or bytes(10)).cache(sys.argv[1])
+assert list(again) == list(again) == [bytes(10)] * 80 and len(made) == 1, made
+"""
+
+
+def test_a_cache_that_many_processes_wrote_keeps_few_files_open(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FILES, str(tmp_path / "c")], check=True, timeout=120)
+
+
+FULL = """
+import resource, sys, feedrate
+made = []
+pipeline = feedrate.from_items(range(6)).map(lambda x: made.append(x) or bytes([x]) * 10_000).cache(sys.argv[1])
+if len(sys.argv) == 3:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, hard))
+    try:
+        list(pipeline)
+        raise AssertionError
+    except feedrate.PipelineError as error:
+        assert sys.argv[1] in str(error), error
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert made == [0, 1, 2]
+assert list(pipeline) == [bytes([x]) * 10_000 for x in range(6)]
+print(made)
+"""
+
+
+def test_a_cache_whose_disk_was_full_is_whole(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        command = [sys.executable, "-c", FULL, str(tmp_path / "c"), *words]
+        return subprocess.run(command, check=True, timeout=120, stdout=subprocess.PIPE, text=True).stdout
+
+    assert run("full") == "[0, 1, 2, 2, 3, 4, 5]\n"
+    assert run() == "[]\n"
 
 
 # -- bad elements

@@ -41,12 +41,26 @@ struct Inner {
 struct Files {
     /// Of all files, also those of other processes: which file, where its value begins, how long it is, and its checksum.
     entries: HashMap<Place, (usize, u64, u32, u32)>,
-    /// The files, and up to where they have been read.
-    open: Vec<(PathBuf, Arc<File>, u64)>,
-    /// The one that this process appends to.
-    own: Option<(u32, usize)>,
+    known: Vec<Known>,
+    /// The one that a process appends to, with that process's number.
+    own: Option<(u32, usize, Arc<File>)>,
+    /// Counts uses.
+    clock: u64,
 }
 
+/// A file that has been found.
+struct Known {
+    path: PathBuf,
+    /// If it is open.
+    file: Option<Arc<File>>,
+    /// When it was last wanted, in uses.
+    used: u64,
+    /// Up to where it has been read.
+    end: u64,
+}
+
+/// Files of a definition that are open at a time, besides the one that is appended to: each process of each run leaves one.
+const OPEN: usize = 32;
 /// How often a fork's child tries to get the lock.
 const PATIENCE: u32 = 100;
 /// Lengths and checksum before each entry.
@@ -99,11 +113,11 @@ impl Cache {
 
     /// The element of this place, if it is kept.
     pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Value> {
-        let inner = self.inner()?;
+        let mut inner = self.inner()?;
         if self.folder.is_none() {
             return inner.memory.get(&fingerprint)?.get(place).cloned();
         }
-        let found = inner.files.get(&fingerprint)?.find(place)?;
+        let found = inner.files.get_mut(&fingerprint)?.find(place)?;
         // Others may look meanwhile.
         drop(inner);
         found.read(place)
@@ -145,13 +159,14 @@ impl Cache {
         for (at, number) in [place_len, value_len, sum].into_iter().enumerate() {
             entry[at * 4..][..4].copy_from_slice(&number.to_le_bytes());
         }
-        inner.bytes += entry.len() as u64;
         inner
             .files
             .entry(fingerprint)
             .or_default()
             .append(folder, fingerprint, place, &entry, middle, value_len)
-            .map_err(|error| format!("{}: {error}", folder.display()).into())
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        inner.bytes += entry.len() as u64;
+        Ok(())
     }
 }
 
@@ -171,59 +186,106 @@ impl Inner {
         names.sort();
         let files = self.files.entry(fingerprint).or_default();
         for path in names {
-            if !files.open.iter().any(|(have, ..)| *have == path) {
-                let file = File::options().read(true).open(&path)?;
-                files.open.push((path, Arc::new(file), 0));
+            if !files.known.iter().any(|known| known.path == path) {
+                files.know(path);
             }
         }
-        for at in 0..files.open.len() {
+        for at in 0..files.known.len() {
             files.read_on(at)?;
         }
         self.bytes = self
             .files
             .values()
-            .flat_map(|files| &files.open)
-            .map(|(.., end)| end)
+            .flat_map(|files| &files.known)
+            .map(|known| known.end)
             .sum();
         Ok(())
     }
 }
 
 impl Files {
+    /// Takes in a file that is not known yet.
+    fn know(&mut self, path: PathBuf) -> usize {
+        self.known.push(Known {
+            path,
+            file: None,
+            used: 0,
+            end: 0,
+        });
+        self.known.len() - 1
+    }
+
+    /// A file to read from. Of those that are open, the one that was wanted longest ago is closed if they are too many.
+    fn file(&mut self, at: usize) -> io::Result<Arc<File>> {
+        if let Some((_, own, file)) = &self.own
+            && *own == at
+        {
+            return Ok(Arc::clone(file));
+        }
+        self.clock += 1;
+        self.known[at].used = self.clock;
+        if let Some(file) = &self.known[at].file {
+            return Ok(Arc::clone(file));
+        }
+        let open = || self.known.iter().filter(|known| known.file.is_some());
+        if open().count() >= OPEN
+            && let Some(oldest) = open().map(|known| known.used).min()
+        {
+            let known = self.known.iter_mut().filter(|known| known.file.is_some());
+            known
+                .filter(|known| known.used == oldest)
+                .for_each(|known| known.file = None);
+        }
+        let file = Arc::new(File::open(&self.known[at].path)?);
+        self.known[at].file = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
     /// Lists the entries that a file has got since it was last read.
     fn read_on(&mut self, at: usize) -> io::Result<()> {
-        let (_, file, end) = &mut self.open[at];
-        let size = file.metadata()?.len();
+        let Known { path, end, .. } = &self.known[at];
+        let size = match std::fs::metadata(path) {
+            Ok(metadata) => metadata.len(),
+            // Somebody tidied up. What it held is made again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut end = *end;
+        if end + HEAD as u64 > size {
+            return Ok(());
+        }
+        let file = self.file(at)?;
         let mut head = [0; HEAD];
-        while *end + HEAD as u64 <= size {
-            file.read_exact_at(&mut head, *end)?;
+        while end + HEAD as u64 <= size {
+            file.read_exact_at(&mut head, end)?;
             let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
             let (place_len, value_len, sum) = (word(0), word(4), word(8));
             let whole = HEAD as u64 + u64::from(place_len) + u64::from(value_len);
             // Cut off, or still being written.
-            if *end + whole > size {
+            if end + whole > size {
                 break;
             }
             let mut place = vec![0; place_len as usize];
-            file.read_exact_at(&mut place, *end + HEAD as u64)?;
+            file.read_exact_at(&mut place, end + HEAD as u64)?;
             // A damaged length would let us read nonsense from here on: the checksum of the value is looked at when it is used.
             let Ok(place) = Place::decode(&mut &place[..]) else {
                 break;
             };
-            let start = *end + HEAD as u64;
+            let start = end + HEAD as u64;
             self.entries
                 .entry(place)
                 .or_insert((at, start + u64::from(place_len), value_len, sum));
-            *end += whole;
+            end += whole;
         }
+        self.known[at].end = end;
         Ok(())
     }
 
-    fn find(&self, place: &Place) -> Option<Stored> {
+    /// `None` also where the file is gone.
+    fn find(&mut self, place: &Place) -> Option<Stored> {
         let (at, start, len, sum) = *self.entries.get(place)?;
-        let (_, file, _) = self.open.get(at)?;
         Some(Stored {
-            file: Arc::clone(file),
+            file: self.file(at).ok()?,
             start,
             len,
             sum,
@@ -241,21 +303,26 @@ impl Files {
     ) -> io::Result<()> {
         let pid = std::process::id();
         // A child of a fork has a file of its own.
-        let at = match self.own {
-            Some((owner, at)) if owner == pid => at,
+        let (at, file) = match &self.own {
+            Some((owner, at, file)) if *owner == pid => (*at, Arc::clone(file)),
             _ => {
                 let (path, file) = create(folder, fingerprint, pid)?;
-                self.open.push((path, Arc::new(file), 0));
-                let at = self.open.len() - 1;
-                self.own = Some((pid, at));
-                at
+                let (at, file) = (self.know(path), Arc::new(file));
+                self.own = Some((pid, at, Arc::clone(&file)));
+                (at, file)
             }
         };
-        let (_, file, end) = &mut self.open[at];
-        (&**file).write_all(entry)?;
+        let end = self.known[at].end;
+        if let Err(error) = (&*file).write_all(entry) {
+            // A part of an entry, where a disk is full, would hide what comes behind it.
+            if file.set_len(end).is_err() {
+                self.own = None;
+            }
+            return Err(error);
+        }
         let sum = u32::from_le_bytes([entry[8], entry[9], entry[10], entry[11]]);
-        self.entries.insert(place.clone(), (at, *end + middle as u64, len, sum));
-        *end += entry.len() as u64;
+        self.entries.insert(place.clone(), (at, end + middle as u64, len, sum));
+        self.known[at].end += entry.len() as u64;
         Ok(())
     }
 }
