@@ -250,6 +250,38 @@ def test_a_cache_whose_disk_was_full_is_whole(tmp_path: Path) -> None:
     assert run() == "[]\n"
 
 
+# -- limits
+
+
+def test_more_than_there_can_be() -> None:
+    rows = from_items([{"x": np.arange(3)}])
+    with pytest.raises(feedrate.PipelineError, match="no memory for 70368744177664 bytes"):
+        next(iter(rows.pack(1 << 43)))
+    many = from_items(range(3)).repeat(2**62)
+    with pytest.raises(TypeError, match="not known"):
+        len(many.concat(many))
+
+
+STUCK = """
+import sys, threading, feedrate
+never, reached = threading.Event(), threading.Event()
+def work(x):
+    if x == 3:
+        reached.set()
+        never.wait()
+    return x
+steps = feedrate.from_items(range(9)).map(work)
+elements = iter(steps.prefetch(4) if sys.argv[1] == "prefetch" else steps.join(feedrate.from_items([]), ahead=4))
+next(elements)
+reached.wait()
+"""
+
+
+@pytest.mark.parametrize("step", ["prefetch", "join"])
+def test_a_process_ends_though_a_function_that_runs_ahead_is_stuck(step: str) -> None:
+    subprocess.run([sys.executable, "-c", STUCK, step], check=True, timeout=120)
+
+
 # -- bad elements
 
 

@@ -1,6 +1,7 @@
 //! Definitions.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use feedrate::pipeline::{
     self, Batch, Cache, Deal, Failure, Fit, Func, Gather, Getter, Long, Opening, Oversize, Packing, Rule, Weights,
@@ -408,10 +409,13 @@ pub(crate) fn know_threads() {
     pipeline::around_threads(around);
 }
 
-/// Ends the threads of `prefetch` and `ready`, and waits for them: before an interpreter ends.
+/// For how long the end of an interpreter waits for functions that run ahead.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Ends the threads of `prefetch` and `join` before the interpreter does. Waits for the element that they make, for a second at most.
 #[pyfunction]
-pub(crate) fn stop_ahead(py: Python<'_>) {
-    py.detach(pipeline::stop_ahead);
+pub(crate) fn stop_ahead(py: Python<'_>) -> PyResult<()> {
+    compute(py, |_| asking(quiet, || pipeline::stop_ahead(PATIENCE)))
 }
 
 /// Runs `work` without the GIL; a Ctrl-C ends it, also while an index is made.

@@ -30,24 +30,17 @@ pub struct Heap;
 
 impl Allocator for Heap {
     fn reserve(&self, len: usize) -> Result<Box<dyn Buffer>, BoxError> {
-        Ok(Box::new(Block::new(len)))
+        let words = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(16));
+        let words = words.map_err(|()| "the system has no more")?;
+        Ok(Box::new(Block { words, len }))
     }
 }
 
 /// Memory in 16-byte words, so that every element type can be read in place.
 #[derive(Debug)]
 struct Block {
-    words: Vec<u128>,
+    words: Box<[u128]>,
     len: usize,
-}
-
-impl Block {
-    fn new(len: usize) -> Self {
-        Self {
-            words: vec![0; len.div_ceil(16)],
-            len,
-        }
-    }
 }
 
 impl Buffer for Block {

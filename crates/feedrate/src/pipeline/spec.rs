@@ -396,7 +396,9 @@ impl Pipeline {
             Step::Take(count) => inner(0)?.map(|len| len.min(*count)),
             Step::Skip(count) => inner(0)?.map(|len| len.saturating_sub(*count)),
             Step::Repeat(Some(times)) => inner(0)?.and_then(|len| len.checked_mul(*times)),
-            Step::Concat | Step::Interleave(_) | Step::Ready(_) => all()?.map(|lens| lens.iter().sum()),
+            Step::Concat | Step::Interleave(_) | Step::Ready(_) => {
+                all()?.and_then(|lens| lens.into_iter().try_fold(0_u64, u64::checked_add))
+            }
             Step::Zip => all()?.and_then(|lens| lens.into_iter().min()),
         })
     }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::join::{by_branch, number};
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage};
@@ -95,19 +95,33 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 /// All that may run.
 static LIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// Ends all threads that run pipelines ahead (`prefetch`, `ready`), and waits until they have: for the end of an interpreter whose
-/// functions they call. What they feed ends.
-pub fn stop_ahead() {
+/// Ends all threads that run pipelines ahead (`prefetch`, `ready`), for the end of an interpreter whose functions they call. Waits until
+/// they have made the element at hand, for `patience` at most; whoever is stuck is left alone. Inside of [`asking`](crate::pipeline::asking), it asks
+/// meanwhile whether to go on. What they feed ends.
+pub fn stop_ahead(patience: Duration) {
     if STARTED.load(Ordering::Relaxed) != std::process::id() {
         // A fork's child: its locks may be held by threads that it does not have.
         return;
     }
     let live: Vec<_> = std::mem::take(&mut *lock(&LIVE));
-    for shared in live.iter().filter_map(Weak::upgrade) {
+    let live: Vec<_> = live.iter().filter_map(Weak::upgrade).collect();
+    for shared in &live {
         shared.stop();
+    }
+    let begun = Instant::now();
+    for shared in live {
         let mut queue = lock(&shared.queue);
         while queue.running && shared.owner == std::process::id() {
-            queue = shared.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let left = patience.saturating_sub(begun.elapsed());
+            drop(queue);
+            if left.is_zero() || !asking::go_on_now() {
+                return;
+            }
+            queue = lock(&shared.queue);
+            if queue.running {
+                let woken = shared.room.wait_timeout(queue, left.min(LOOK));
+                queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
         }
     }
 }

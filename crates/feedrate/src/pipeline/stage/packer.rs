@@ -266,8 +266,11 @@ impl Packed {
             })?;
             out.push((name.clone(), Value::Tensor(tensor)));
         }
-        let mut segments = Vec::with_capacity(length);
-        let mut positions = Vec::with_capacity(length);
+        let (mut segments, mut positions) = (Vec::new(), Vec::new());
+        for column in [&mut segments, &mut positions] {
+            let room = column.try_reserve_exact(length);
+            room.map_err(|error| format!("a sequence of {length} tokens: {error}"))?;
+        }
         for (number, piece) in (1_i32..).zip(pieces) {
             let start = i32::try_from(piece.start).unwrap_or(i32::MAX);
             segments.extend(std::iter::repeat_n(number, piece.len));
