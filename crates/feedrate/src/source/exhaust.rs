@@ -45,6 +45,7 @@ pub fn exhaust(source: &dyn Source) -> u64 {
                 }
             }
         }
+        drop(reader);
         records += read;
         if let Ok(mut reader) = source.open(part, None)
             && let Ok(passed) = reader.skip(u64::MAX)
@@ -59,7 +60,7 @@ pub fn exhaust(source: &dyn Source) -> u64 {
             let _ = reader.next();
         }
         if let Ok(mut reader) = source.open(part, None) {
-            let rows = (COLUMNS / first.unwrap_or(0).max(1)).clamp(1, 100);
+            let rows = first.map_or(3, |bytes: usize| (COLUMNS / bytes.max(1)).clamp(1, 100));
             for _ in 0..20 {
                 match reader.columns(rows) {
                     Some(Ok(columns)) if columns.rows > 0 => {}
