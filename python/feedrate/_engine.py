@@ -340,15 +340,18 @@ class Engine:
         """Whether there is nothing (left) for :meth:`close` to do here."""
         return self._closed or self._owner != os.getpid()
 
-    def close(self) -> None:
-        """Ends the workers. Blocks for at most about two seconds; does nothing in a forked child or the second time."""
+    def close(self, ending: bool = False) -> None:
+        """Ends the workers. Blocks for at most about three seconds; does nothing in a forked child or the second time.
+
+        A thread that waits for a batch meanwhile gets a ``RuntimeError``, or, with ``ending``, waits for the end of the process.
+        """
         if self.closed:
             return
         self._closed = True
         _open.discard(self)
         feed = getattr(self, "feed", None)
         if feed is not None:
-            feed.close()
+            feed.close(ending)
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
         if exiting() or self._settings.threads:
@@ -399,7 +402,7 @@ def _stack_of(pid: int) -> str | None:
 @atexit.register
 def _close_all() -> None:
     for engine in list(_open):
-        engine.close()
+        engine.close(ending=True)
 
 
 def _after_fork_in_child() -> None:

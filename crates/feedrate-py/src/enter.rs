@@ -1,16 +1,72 @@
 //! The one door for leaving the GIL.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 /// How often a wait comes up to look for signals. A signal that arrives in a system call interrupts it at once; this bounds the
 /// other cases, below the 100 ms in which Ctrl-C is to be answered.
 const SLICE: Duration = Duration::from_millis(50);
 
+/// Whether what a thread works for goes on, for other threads to set.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Going(Arc<AtomicU8>);
+
+const CLOSED: u8 = 1;
+const ENDING: u8 = 2;
+
+thread_local! {
+    /// What this thread works for.
+    static GOING: RefCell<Option<Going>> = const { RefCell::new(None) };
+}
+
+impl Going {
+    /// Whoever waits for it gives up; `ending`, with the interpreter, says why to nobody.
+    pub(crate) fn stop(&self, ending: bool) {
+        self.0.store(if ending { ENDING } else { CLOSED }, Ordering::Release);
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn ending(&self) -> bool {
+        self.0.load(Ordering::Acquire) == ENDING
+    }
+
+    /// Runs `work`, in which waits end once this is stopped.
+    pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Before(Option<Going>);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                GOING.replace(self.0.take());
+            }
+        }
+        let _before = Before(GOING.replace(Some(self.clone())));
+        work()
+    }
+}
+
+/// What is raised where an iterator is used that has been closed.
+pub(crate) fn closed() -> PyErr {
+    PyRuntimeError::new_err("this iterator has been closed")
+}
+
+/// An error once what this thread works for has been closed; for waits to ask between slices.
+pub(crate) fn goes_on() -> PyResult<()> {
+    if GOING.with_borrow(|going| going.as_ref().is_some_and(Going::stopped)) {
+        return Err(closed());
+    }
+    Ok(())
+}
+
 /// Runs `wait` without the GIL, in slices, until it returns something or the time is up (`Ok(None)`). Between slices Python's
 /// signal handlers run; what they raise is returned, and what was found then is dropped: `wait` keeps what nobody can find again.
+/// It ends also where what the thread works for is closed ([`Going`]).
 pub(crate) fn enter<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -24,6 +80,7 @@ pub(crate) fn enter<T: Send>(
         if found.is_some() {
             return Ok(found);
         }
+        goes_on()?;
         if deadline.is_some_and(|d| Instant::now() >= d) {
             return Ok(None);
         }

@@ -1,8 +1,8 @@
 //! A delivery whose plan is a Python sampler and whose pool runs Python code.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use feedrate::deliver::{Delivered, Delivery, Failure, Lost, Options};
 use feedrate::plan::Plan;
@@ -12,6 +12,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyIterator, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 
+use crate::enter::{Going, closed};
 use crate::error::WorkerDied;
 use crate::inline::Inline;
 use crate::pool::{AnyPool, Job, Output};
@@ -53,11 +54,24 @@ pub(crate) struct Feed {
     delivery: Mutex<Option<PyDelivery>>,
     /// Which thread is inside, to refuse re-entry (a sampler that iterates its own loader) instead of waiting for ever.
     inside: AtomicU64,
+    going: Going,
     /// `reraise(worker, payload)` raises what a worker sent; `timed_out(worker, indices)` raises for a timeout.
     reraise: Py<PyAny>,
     timed_out: Py<PyAny>,
     end: Py<PyAny>,
     routed: bool,
+}
+
+/// For how long closing waits for a thread that is inside: it looks every 50 ms, unless it is in a function of the user's.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Ends the workers.
+fn shut(delivery: &mut Option<PyDelivery>) {
+    if let Some(mut delivery) = delivery.take()
+        && let AnyPool::Processes(pool) = delivery.pool_mut()
+    {
+        pool.close();
+    }
 }
 
 /// Resets `inside`.
@@ -120,6 +134,7 @@ impl Feed {
         Ok(Self {
             delivery: Mutex::new(Some(Delivery::new(pool, options))),
             inside: AtomicU64::new(0),
+            going: Going::default(),
             reraise,
             timed_out,
             end,
@@ -209,17 +224,23 @@ impl Feed {
         })
     }
 
-    /// Asks all workers to end and lets go of them. Does not wait for them.
-    fn close(&self, py: Python<'_>) {
-        let delivery = self
-            .delivery
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(mut delivery) = delivery
-            && let AnyPool::Processes(pool) = delivery.pool_mut()
-        {
-            pool.close();
+    /// Asks all workers to end and lets go of them. Does not wait for them. A thread that waits for a batch gets an error; one that is
+    /// in a function of the user's, here too if this is a signal's handler, does all this when it comes out. With `ending`, the
+    /// interpreter ends: such threads, which it does not wait for, stay where they are, as it would have them, and print nothing.
+    #[pyo3(signature = (ending=false))]
+    fn close(&self, py: Python<'_>, ending: bool) {
+        self.going.stop(ending);
+        let begun = Instant::now();
+        loop {
+            match self.delivery.try_lock() {
+                Ok(mut guard) => return shut(&mut guard),
+                Err(TryLockError::Poisoned(error)) => return shut(&mut error.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if self.inside.load(Ordering::Acquire) == thread_id() || begun.elapsed() > PATIENCE {
+                return;
+            }
+            py.detach(|| std::thread::sleep(Duration::from_millis(1)));
         }
     }
 
@@ -277,11 +298,20 @@ impl Feed {
             .lock_py_attached(py)
             .unwrap_or_else(PoisonError::into_inner);
         self.inside.store(me, Ordering::Release);
-        let _leave = Leave(&self.inside);
-        match guard.as_mut() {
-            Some(delivery) => run(delivery),
-            None => Err(PyRuntimeError::new_err("this iterator has been closed")),
+        let leave = Leave(&self.inside);
+        let Some(delivery) = guard.as_mut() else {
+            return Err(closed());
+        };
+        let result = self.going.during(|| run(delivery));
+        if self.going.stopped() {
+            shut(&mut guard);
+            drop(leave);
+            drop(guard);
+            while self.going.ending() {
+                py.detach(|| std::thread::sleep(Duration::from_secs(3600)));
+            }
         }
+        result
     }
 
     /// Calls a Python function that is to raise; returns what it raised.

@@ -12,6 +12,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::enter::goes_on;
 use crate::error::shm;
 use crate::message::{Body, Message};
 use crate::pool::{Job, Output, check_owner};
@@ -369,6 +370,7 @@ impl Pool for ProcessPool {
             if timeout.is_some_and(|t| elapsed >= t) {
                 return Ok(());
             }
+            goes_on()?;
             Python::attach(|py| {
                 let dead = self.sleep(py, left)?;
                 for at in dead {

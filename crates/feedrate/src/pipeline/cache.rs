@@ -80,7 +80,7 @@ impl Cache {
     /// Keeps elements in files in `folder`, which is made if need be, up to `limit` bytes in all. Processes share them, and later runs
     /// find them. The files are named by the fingerprint of the steps before and by the files that these read (path, size, time of the last
     /// change). What a function of the same name does differently since is not seen, nor what else lies in memory: delete the folder
-    /// then, or use another one.
+    /// then, or use another one. Each process of each run that adds something leaves a file; 32 of them are open to be read, and the own.
     pub fn files(folder: impl Into<PathBuf>, limit: u64) -> Self {
         Self {
             limit,
