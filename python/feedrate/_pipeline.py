@@ -303,10 +303,10 @@ class Pipeline:
         while orders go on changing. Elements come out as arrays, numbers, text, bytes, and dicts and lists of them.
 
         Without ``folder``: in the memory of each process, up to ``limit`` bytes (1 GiB); worker processes have one each, and keep it
-        with ``persistent_workers=True`` only. With it: in files that all processes share and later runs find (16 GiB), of which 33 at most
-        are open. Nothing is thrown out for something newer. Files are known by the names of the steps before and by the shards that these read (path, size, time of
-        the last change); data in memory by its name and length only. Use another folder for other items, and when a function does
-        something else.
+        with ``persistent_workers=True`` only. With it: in files that all processes share and later runs find (16 GiB), of which 33 at
+        most are open. Nothing is thrown out for something newer. Files are known by the names of the steps before and by the shards
+        that these read (path, size, time of the last change); data in memory by its name and length only. Use another folder for other
+        items, and when a function does something else.
         """
         if limit is None:
             limit = 1 << 30 if folder is None else 16 << 30
