@@ -9,8 +9,9 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 
+use super::owned::Owned;
 use super::sample::Place;
 use crate::batch::{Value, encode};
 use crate::error::BoxError;
@@ -23,9 +24,8 @@ use crate::error::BoxError;
 pub struct Cache {
     limit: u64,
     folder: Option<PathBuf>,
-    inner: Mutex<Inner>,
-    /// The process that made it. A fork's child may have got the lock held by a thread that it does not have.
-    owner: u32,
+    /// Where it stays locked, nothing is known and nothing kept.
+    inner: Owned<Inner>,
 }
 
 #[derive(Default)]
@@ -61,8 +61,6 @@ struct Known {
 
 /// Files of a definition that are open at a time, besides the one that is appended to: each process of each run leaves one.
 const OPEN: usize = 32;
-/// How often a fork's child tries to get the lock.
-const PATIENCE: u32 = 100;
 /// Lengths and checksum before each entry.
 const HEAD: usize = 12;
 
@@ -72,8 +70,7 @@ impl Cache {
         Self {
             limit,
             folder: None,
-            inner: Mutex::default(),
-            owner: std::process::id(),
+            inner: Owned::default(),
         }
     }
 
@@ -85,35 +82,21 @@ impl Cache {
         Self {
             limit,
             folder: Some(folder.into()),
-            inner: Mutex::default(),
-            owner: std::process::id(),
+            inner: Owned::default(),
         }
-    }
-
-    /// `None` where it stays locked in a fork's child: nothing is known and nothing kept there.
-    fn inner(&self) -> Option<std::sync::MutexGuard<'_, Inner>> {
-        if self.owner == std::process::id() {
-            return Some(self.inner.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-        for _ in 0..PATIENCE {
-            match self.inner.try_lock() {
-                Ok(inner) => return Some(inner),
-                Err(TryLockError::Poisoned(inner)) => return Some(inner.into_inner()),
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            }
-        }
-        None
     }
 
     /// Finds what other processes have written since. Called when a lane is opened.
     pub(super) fn look(&self, fingerprint: u64) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        self.inner().map_or(Ok(()), |mut inner| inner.look(folder, fingerprint))
+        self.inner
+            .lock()
+            .map_or(Ok(()), |mut inner| inner.look(folder, fingerprint))
     }
 
     /// The element of this place, if it is kept.
     pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Value> {
-        let mut inner = self.inner()?;
+        let mut inner = self.inner.lock()?;
         if self.folder.is_none() {
             return inner.memory.get(&fingerprint)?.get(place).cloned();
         }
@@ -125,7 +108,9 @@ impl Cache {
 
     /// Keeps an element, if there is room. A file that cannot be written is an error.
     pub(super) fn put(&self, fingerprint: u64, place: &Place, value: &Value) -> Result<(), BoxError> {
-        let Some(mut inner) = self.inner() else { return Ok(()) };
+        let Some(mut inner) = self.inner.lock() else {
+            return Ok(());
+        };
         let Some(folder) = &self.folder else {
             // A place and the table take about this much.
             let size = value.bytes() as u64 + 128;

@@ -1,9 +1,9 @@
 //! A pipeline as a dataset.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use super::Failure;
+use super::owned::Owned;
 use super::sample::Place;
 use super::spec::Pipeline;
 use super::stage::{Opening, Stage};
@@ -34,7 +34,7 @@ pub struct Getter {
     pipeline: Pipeline,
     /// Elements up to and including each part.
     ends: Vec<u64>,
-    spare: Mutex<Vec<Open>>,
+    spare: Owned<Vec<Open>>,
 }
 
 /// Stages that nobody uses at the moment.
@@ -82,7 +82,7 @@ impl Getter {
         Ok(Self {
             pipeline: pipeline.clone(),
             ends,
-            spare: Mutex::default(),
+            spare: Owned::default(),
         })
     }
 
@@ -103,17 +103,17 @@ impl Getter {
             stage,
         };
         // One that has failed may stand anywhere.
-        if found.is_ok() {
-            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            if spare.len() < SPARE {
-                spare.push(open);
-            }
+        if found.is_ok()
+            && let Some(mut spare) = self.spare.lock()
+            && spare.len() < SPARE
+        {
+            spare.push(open);
         }
         Ok(found?.into_iter().map(|sample| sample.value).collect())
     }
 
     fn spare(&self, seed: u64, epoch: u64, owner: u32) -> Option<Box<dyn Stage>> {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = self.spare.lock()?;
         // Those of another epoch or another process are of no use any more.
         spare.retain(|open| (open.seed, open.epoch, open.owner) == (seed, epoch, owner));
         spare.pop().map(|open| open.stage)

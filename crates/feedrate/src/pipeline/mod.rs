@@ -9,6 +9,7 @@ mod error;
 mod function;
 mod gather;
 mod getter;
+mod owned;
 mod pack;
 mod sample;
 mod spec;

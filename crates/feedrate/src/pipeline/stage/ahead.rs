@@ -96,8 +96,8 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 static LIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// Ends all threads that run pipelines ahead (`prefetch`, `ready`), for the end of an interpreter whose functions they call. Waits until
-/// they have made the element at hand, for `patience` at most; whoever is stuck is left alone. Inside of [`asking`](crate::pipeline::asking), it asks
-/// meanwhile whether to go on. What they feed ends.
+/// they have made the element at hand, for `patience` at most; whoever is stuck is left alone. Inside of
+/// [`asking`](crate::pipeline::asking), it asks meanwhile whether to go on. What they feed ends.
 pub fn stop_ahead(patience: Duration) {
     if STARTED.load(Ordering::Relaxed) != std::process::id() {
         // A fork's child: its locks may be held by threads that it does not have.
