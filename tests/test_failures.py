@@ -376,3 +376,31 @@ def test_user_numpy_errors_keep_their_type(Loader: Any) -> None:
 class Linalg(d.Slow):
     def __getitem__(self, i: int) -> Any:
         return np.linalg.inv(np.zeros((2, 2))) if i == 1 else i
+
+
+class Odd:
+    """Index 9 of ten cannot be pickled."""
+
+    def __iter__(self) -> Any:
+        return iter([*range(9), threading.Lock(), *range(10, 16)])
+
+    def __len__(self) -> int:
+        return 16
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_index_that_cannot_be_pickled_is_an_error_of_its_batch(method: str, Loader: Any) -> None:
+    loader = Loader(d.Image(16), batch_size=2, sampler=Odd(), num_workers=2, multiprocessing_context=method)
+    batches, found = iter(loader), []
+    while True:
+        try:
+            found.append(next(batches))
+        except StopIteration:
+            break
+        except TypeError as error:
+            assert "cannot pickle '_thread.lock' object: the index [8, <unlocked _thread.lock" in str(error)
+            assert 'use workers="thread"' in str(error)
+            assert "batch 4, its index" in "".join(error.__notes__)
+            found.append(None)
+    assert [at for at, batch in enumerate(found) if batch is None] == [4]
+    assert len(found) == 8

@@ -7,7 +7,6 @@ import contextlib
 import multiprocessing
 import operator
 import os
-import pickle
 import sys
 import time
 import traceback
@@ -20,7 +19,7 @@ from pickle import PicklingError
 from typing import Any, NoReturn
 
 from feedrate import _diagnose, _native, _worker
-from feedrate._errors import describe_tasks, died, exiting, reraise
+from feedrate._errors import describe_tasks, died, exiting, pickled_index, reraise
 from feedrate._fetch import END, NOT_READY, Recipe, make_fetcher
 
 #: Workers that are still busy this many seconds after their loader was closed get SIGTERM. (torch waits 5 s for each in turn.)
@@ -214,7 +213,7 @@ class Engine:
                 _weak(self._launch),
                 _weak(self._bury),
                 _weak(self._stalled),
-                pickle.dumps,
+                pickled_index,
             )
 
         self._payload = payload

@@ -144,6 +144,30 @@ def reraise(payload: dict[str, Any]) -> NoReturn:
     raise error from None
 
 
+class _Unsent:
+    """Stands for an index that cannot be pickled. Unpickled, where its batch is to be made, it raises why."""
+
+    def __init__(self, kind: type[Exception], why: str) -> None:
+        self._why = kind, why
+
+    def __reduce__(self) -> Any:
+        return _refuse, self._why
+
+
+def _refuse(kind: type[Exception], why: str) -> NoReturn:
+    raise kind(why)
+
+
+def pickled_index(index: Any) -> bytes:
+    """The pickle of a batch's index, on its way to a worker. One that cannot be pickled is an error of that batch, and of no other."""
+    try:
+        return pickle.dumps(index)
+    except Exception as error:
+        kind = type(error) if type(error) in (TypeError, AttributeError, RecursionError) else pickle.PicklingError
+        why = f'{error}: the index {short(index)} cannot be sent to a worker process. Yield what pickles, or use workers="thread"'
+        return pickle.dumps(_Unsent(kind, why))
+
+
 def describe_tasks(indices: Sequence[Any]) -> str:
     """The tasks of a worker, for a message."""
     if not indices:

@@ -272,12 +272,13 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
                 if not encoder.send(epoch, position, failed, error=True):
                     return
                 continue
-            index = None
+            index, unread = None, True
             try:
-                index = pickle.loads(raw)
+                index, unread = pickle.loads(raw), False
                 batch = fetcher(index, epoch, position)
             except Exception as error:
-                note = f"feedrate: worker {boot.worker}, batch {position}, {fetcher.where()}"
+                at = "its index" if unread else fetcher.where()
+                note = f"feedrate: worker {boot.worker}, batch {position}, {at}"
                 batch = capture(error, where, note)
                 del error
             if boot.keep_states and recipe is not None:
