@@ -146,13 +146,14 @@ class Log:
         self._lock = threading.Lock()
         self._taken: set[str] = set()
         self.failed: list[str] = []
+        self.stopped = False
 
     def take(self, names: list[str], seconds: float) -> tuple[str, int] | None:
         """Of these parsers the one that has had the least, no other job is at and is not done, and its turn's number."""
         with self._lock:
             had = {name: self.had.get(name, {}).get("seconds", 0) for name in names}
             free = [name for name in names if name not in self._taken and had[name] < seconds]
-            if not free:
+            if not free or self.stopped:
                 return None
             name = min(free, key=lambda name: had[name])
             self._taken.add(name)
@@ -198,10 +199,14 @@ def main() -> None:
     if not given.show:
         fuzzer = build()
         seeds()
-        with ThreadPoolExecutor(given.jobs) as pool:
-            jobs = [pool.submit(turns, fuzzer) for _ in range(given.jobs)]
-        for job in jobs:
-            job.result()
+        pool = ThreadPoolExecutor(given.jobs)
+        jobs = [pool.submit(turns, fuzzer) for _ in range(given.jobs)]
+        try:
+            for job in jobs:
+                job.result()
+        finally:
+            log.stopped = True
+            pool.shutdown()
     print(f"{'parser':<12} {'CPU minutes':>12} {'files tried':>14} {'corpus':>8} {'edges':>8} {'peak MiB':>9}")
     for name, had in sorted(log.had.items()):
         minutes, tries = had["seconds"] / 60, had["tries"]

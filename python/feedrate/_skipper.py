@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import warnings
 from typing import Any
 
 
@@ -37,9 +37,12 @@ class Skipper:
 
 
 def append(path: Any, entry: dict[str, Any]) -> None:
-    """A line of JSON behind a file's end."""
+    """A line of JSON behind a file's end. Where it cannot be written, a warning: training goes on, and ``skipped`` has the elements."""
     import json
 
-    # One write of one line: lines of several processes do not mix.
-    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as file:
-        file.write(json.dumps(entry).encode() + b"\n")
+    try:
+        # One write of one line: lines of several processes do not mix.
+        with open(path, "ab", buffering=0) as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+    except OSError as error:
+        warnings.warn(f"on_error(log={path!r}): bad elements are not written down: {error}", RuntimeWarning, stacklevel=2)

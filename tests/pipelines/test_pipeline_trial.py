@@ -250,13 +250,23 @@ def test_a_cache_whose_disk_was_full_is_whole(tmp_path: Path) -> None:
     assert run() == "[]\n"
 
 
+def test_a_log_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    pipeline = from_items(range(6)).map(bad_at(2)).on_error("skip", log=tmp_path / "no" / "log.jsonl")
+    with pytest.warns(RuntimeWarning, match=r"log\.jsonl'\): bad elements are not written down: .*No such file or directory"):
+        assert list(pipeline) == [0, 1, 3, 4, 5]
+    loader = DataLoader(pipeline, batch_size=5)
+    with pytest.warns(RuntimeWarning, match="bad elements are not written down"):
+        assert [batch.tolist() for batch in loader] == [[0, 1, 3, 4, 5]]
+    assert len(loader.skipped) == 1
+
+
 # -- limits
 
 
 def test_more_than_there_can_be() -> None:
     rows = from_items([{"x": np.arange(3)}])
-    with pytest.raises(feedrate.PipelineError, match="no memory for 70368744177664 bytes"):
-        next(iter(rows.pack(1 << 43)))
+    with pytest.raises(feedrate.PipelineError, match="no memory for 9223372036854775808 bytes"):
+        next(iter(rows.pack(1 << 60)))
     many = from_items(range(3)).repeat(2**62)
     with pytest.raises(TypeError, match="not known"):
         len(many.concat(many))

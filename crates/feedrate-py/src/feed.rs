@@ -299,6 +299,9 @@ impl Feed {
             .unwrap_or_else(PoisonError::into_inner);
         self.inside.store(me, Ordering::Release);
         let leave = Leave(&self.inside);
+        if self.going.stopped() {
+            shut(&mut guard);
+        }
         let Some(delivery) = guard.as_mut() else {
             return Err(closed());
         };
@@ -307,6 +310,7 @@ impl Feed {
             shut(&mut guard);
             drop(leave);
             drop(guard);
+            // As CPython has its daemon threads do, a moment later.
             while self.going.ending() {
                 py.detach(|| std::thread::sleep(Duration::from_secs(3600)));
             }
