@@ -217,6 +217,22 @@ fn pages_with_too_few_levels() {
 }
 
 #[test]
+fn the_end_of_a_file_is_told_once() {
+    let folder = Folder::new("parquet-end");
+    let window = Window::open(&folder.file("short", b"abc"), "short".into()).unwrap();
+    let file = Positioned {
+        file: Arc::clone(window.file()),
+        len: window.len(),
+    };
+    let mut reader = file.get_read(1).unwrap();
+    let mut found = Vec::new();
+    reader.read_to_end(&mut found).unwrap();
+    assert_eq!(found, b"bc");
+    let error = reader.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
 fn damaged_files_end_in_errors() {
     let folder = Folder::new("parquet-mutations");
     let snappy = WriterProperties::builder().set_compression(Compression::SNAPPY);
