@@ -10,6 +10,8 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::ChunkReader;
 use parquet::file::serialized_reader::SerializedPageReader;
 
+use super::tfrecord::varint;
+
 /// Some row groups of a file. A page that has fewer repetition levels than it says is an error.
 ///
 /// Where rows are passed over, the crate (60.1) asks such a page for its next level again and again, and never ends.
@@ -165,32 +167,20 @@ fn check(page: &Page, width: u32) -> Result<(), ParquetError> {
 /// which some writers pad with.
 fn count(mut data: &[u8], width: u32) -> u64 {
     let mut found = 0_u64;
-    while let Some((head, rest)) = varint(data).filter(|(head, _)| *head > 0) {
+    while let Some(head) = varint(&mut data).ok().filter(|head| *head > 0) {
         let many = head >> 1;
         let (levels, bytes) = if head & 1 == 1 {
             // Groups of eight; writers may cut off the last one.
-            let bytes = many.saturating_mul(u64::from(width)).min(rest.len() as u64);
+            let bytes = many.saturating_mul(u64::from(width)).min(data.len() as u64);
             (bytes * 8 / u64::from(width), bytes)
         } else {
             (many, u64::from(width.div_ceil(8)))
         };
-        let Some(rest) = usize::try_from(bytes).ok().and_then(|bytes| rest.get(bytes..)) else {
+        let Some(rest) = usize::try_from(bytes).ok().and_then(|bytes| data.get(bytes..)) else {
             break;
         };
         found = found.saturating_add(levels);
         data = rest;
     }
     found
-}
-
-/// A number in groups of seven bits, the lowest first.
-fn varint(data: &[u8]) -> Option<(u64, &[u8])> {
-    let mut number = 0_u64;
-    for (at, byte) in data.iter().enumerate().take(10) {
-        number |= u64::from(byte & 0x7f) << (at * 7);
-        if byte & 0x80 == 0 {
-            return Some((number, &data[at + 1..]));
-        }
-    }
-    None
 }

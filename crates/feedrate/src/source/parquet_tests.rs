@@ -22,6 +22,13 @@ fn file(batches: &[RecordBatch], properties: WriterPropertiesBuilder) -> Vec<u8>
     writer.into_inner().unwrap()
 }
 
+/// Pages of three rows.
+fn pages() -> WriterPropertiesBuilder {
+    WriterProperties::builder()
+        .set_data_page_row_count_limit(3)
+        .set_write_batch_size(1)
+}
+
 fn batches() -> [RecordBatch; 3] {
     [batch(0, 7), batch(7, 1), batch(8, 12)]
 }
@@ -29,11 +36,6 @@ fn batches() -> [RecordBatch; 3] {
 #[test]
 fn rows_columns_and_filters() {
     let folder = Folder::new("parquet");
-    let pages = || {
-        WriterProperties::builder()
-            .set_data_page_row_count_limit(3)
-            .set_write_batch_size(1)
-    };
     for (name, properties) in [
         (
             "plain",
@@ -150,11 +152,6 @@ fn lists(rows: std::ops::Range<i32>) -> RecordBatch {
 #[test]
 fn nested_columns_by_number() {
     let folder = Folder::new("parquet-nested-numbers");
-    let pages = || {
-        WriterProperties::builder()
-            .set_data_page_row_count_limit(3)
-            .set_write_batch_size(1)
-    };
     for (name, properties) in [
         ("one", WriterProperties::builder()),
         ("pages", pages()),

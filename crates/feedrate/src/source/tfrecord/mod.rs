@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::example::{One, Refused, Wanted};
+#[cfg(feature = "parquet")]
+pub(super) use self::proto::varint;
 use super::codec::{Codec, Piece};
 use super::paths::Paths;
 use super::window::{Input, Stream, Window};

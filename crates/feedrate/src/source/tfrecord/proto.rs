@@ -11,7 +11,7 @@ pub(super) enum Field<'a> {
 
 /// The message is not one. Says what was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) &'static str);
+pub(in crate::source) struct Malformed(pub(super) &'static str);
 
 /// The fields of a message, in order.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A number of up to ten bytes, off the front.
-pub(super) fn varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
+pub(in crate::source) fn varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     // Most are one byte.
     if let [first @ 0..0x80, rest @ ..] = *bytes {
         *bytes = rest;
