@@ -23,6 +23,8 @@ class AfterThread:
         self._in: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._out: queue.SimpleQueue[tuple[Any, BaseException | None, Any]] = queue.SimpleQueue()
         self._pending = 0
+        #: Ctrl-C came in front of it: the next call gives it.
+        self._kept: Any = None
         self._mark: tuple[int, int] | None = None
         self._over = False
         self.thread = threading.Thread(target=_run, args=(self._in, self._out, step, begin), name=name, daemon=True)
@@ -32,6 +34,7 @@ class AfterThread:
         """A new epoch: forgets what is left of the old one."""
         while self._pending:
             self._receive()
+        self._kept = None
         self._over = False
         self._mark = None
 
@@ -44,24 +47,31 @@ class AfterThread:
         of 0 neither is waited for: ``NOT_READY``."""
         while not self._over and self._take(0.0):
             pass
-        if not self._pending:
+        if not self._pending and self._kept is None:
             if self._over:
                 return END
             if timeout == 0:
                 return NOT_READY
             try:
                 arrived = self._take(timeout)
-            except Exception:
+            except BaseException:
                 # A batch that failed had its place as well; a timeout took none, and gives none back.
                 self._mark = self._engine.mark()
                 self._engine.feed.refill()
                 raise
             if not arrived:
                 return END
-        if timeout == 0 and self._out.empty():
+        if timeout == 0 and self._out.empty() and self._kept is None:
             return NOT_READY
-        batch, error = self._receive()
-        self._engine.feed.refill()
+        found, self._kept = self._kept, None
+        if found is None:
+            found = self._receive()
+            try:
+                self._engine.feed.refill()
+            except BaseException:
+                self._kept = found
+                raise
+        batch, error, self._mark = found
         if error is not None:
             raise error
         return batch
@@ -72,10 +82,12 @@ class AfterThread:
         self.thread.join(1.0)
 
     def _take(self, timeout: float | None) -> bool:
+        before = self._engine.mark()
         try:
             found = self._engine.take(timeout)
-        except Exception as error:
-            if timeout != 0.0:
+        except BaseException as error:
+            # Ctrl-C while it waits has no place.
+            if timeout != 0.0 or not (isinstance(error, Exception) or self._engine.mark() != before):
                 raise
             self._in.put((None, error, self._engine.mark()))
             self._pending += 1
@@ -91,7 +103,7 @@ class AfterThread:
         self._pending += 1
         return True
 
-    def _receive(self) -> tuple[Any, BaseException | None]:
+    def _receive(self) -> tuple[Any, BaseException | None, Any]:
         while True:
             try:
                 found = self._out.get(timeout=0.5)
@@ -100,8 +112,7 @@ class AfterThread:
                     raise RuntimeError("Pin memory thread exited unexpectedly") from None
                 continue
             self._pending -= 1
-            batch, error, self._mark = found
-            return batch, error
+            return found
 
 
 def _run(source: Any, sink: Any, step: Callable[[Any], Any], begin: Callable[[], None]) -> None:

@@ -118,21 +118,13 @@ class Engine:
 
     def next(self, timeout: float | None) -> Any:
         """The next batch, or ``END``. With a timeout of 0 nothing is waited for: ``NOT_READY`` when it is not there yet."""
-        if timeout == 0:
-            try:
-                found = self.take(0.0)
-            except Exception:
-                # An error in a batch's place: the window goes on, as behind a batch.
-                self.feed.refill()
-                raise
-            if found is None:
-                return NOT_READY
-            self.feed.refill()
-            return found[0]
         try:
-            return self.feed.next(timeout)
+            if timeout != 0:
+                return self.feed.next(timeout)
+            found = self.feed.try_next()
         except _native.WorkerDied as error:
             self._raise_died(error)
+        return NOT_READY if found is None else found[0]
 
     def take(self, timeout: float | None) -> tuple[Any] | None:
         """As :meth:`next`, but the batch, in a tuple, keeps its place in the window until ``feed.refill()``; ``None`` when ``timeout``

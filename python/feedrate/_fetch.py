@@ -13,7 +13,7 @@ from feedrate import _diagnose
 from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_pipeline_key, set_rng
 from feedrate._errors import short
 from feedrate._framework import Allocate, Framework
-from feedrate._iterate import has_state, next_only
+from feedrate._iterate import NextOnly, has_state
 from feedrate._ranks import Empty, emptied
 
 
@@ -365,7 +365,7 @@ class IterableFetcher:
         if over:
             if not ended:
                 # It stands behind its last batch: let it run out, then start it again.
-                for _ in next_only(iterator):
+                for _ in NextOnly(iterator):
                     pass
             _tell(dataset, resume)
             iterator = iter(dataset)

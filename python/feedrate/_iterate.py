@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-_END = object()
-
 
 def has_state(obj: Any) -> bool:
     """Whether an object can save and restore where it is: torchdata's ``Stateful``."""
     return callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))
 
 
-def next_only(iterator: Iterator[Any]) -> Iterator[Any]:
+class NextOnly(Iterator[Any]):
     """The items of an iterator, which is asked for nothing but the next one: there are some whose ``__iter__`` starts over, and
-    ``for`` and ``islice`` call it."""
-    while (item := next(iterator, _END)) is not _END:
-        yield item
+    ``for`` and ``islice`` call it. Goes on behind an error, if the iterator does."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._of = iterator
+
+    def __next__(self) -> Any:
+        return next(self._of)

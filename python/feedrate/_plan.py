@@ -15,7 +15,7 @@ import numpy as np
 
 from feedrate import _orders, _randoms
 from feedrate._hashing import mix
-from feedrate._iterate import has_state, next_only
+from feedrate._iterate import NextOnly, has_state
 from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
 
@@ -272,44 +272,7 @@ class SamplerPlan(Plan):
             self.stride = ranks.world
 
     def __iter__(self) -> Iterator[Any]:
-        digest = hashlib.blake2b(digest_size=8)
-        inner = self._restored()
-        if inner is None and ("globals" in self._saved or self._passed):
-            inner = self._replayed(digest)
-        elif inner is None:
-            inner = iter(self._sampler) if self._made is None else self._made
-        self._made = None
-        stateful = has_state(self._sampler) or has_state(inner)
-        samples: int = self._saved.get("samples", 0)
-        passed: int = self._saved.get("passed", 0)
-        items = next_only(inner)
-        for raw in self._pages(items, self._skip * self._span):
-            mix(digest, raw)
-            samples += self._count(raw)
-            passed += len(raw)
-        first = self._entry(inner, stateful, digest, samples, passed)
-        if self._saved.get("ended"):
-            first = {name: self._saved[name] for name in ("sampler", "hash", "samples", "passed", "ended") if name in self._saved}
-        self._ledger.append(first)
-        self._masks.append(None)
-        while raw := list(islice(items, self._span)):
-            full = len(raw) == self._span
-            shares = [(self._share(raw), None)] if full else list(self._last_shares(raw))
-            if not shares:
-                return
-            share, mask = shares[0]
-            self._masks.append(_length(share) if mask is None else mask)
-            self._at = samples + self._before_mine(raw)
-            samples += self._count(raw)
-            passed += len(raw)
-            if not stateful:
-                mix(digest, raw)
-            entry = self._entry(inner, stateful, digest, samples, passed)
-            if not full:
-                # It has seen its end already: what it says now is of its next pass.
-                entry["ended"] = True
-            self._ledger.append(entry)
-            yield share
+        return _Steps(self)
 
     def position(self, ordinal: int) -> int:
         """Position among all ranks' samples."""
@@ -416,7 +379,7 @@ class SamplerPlan(Plan):
             inner = iter(self._sampler)
             if self._saved.get("unseeded") and self._draw_seed is not None:
                 self._draw_seed()
-            items = next_only(inner)
+            items = NextOnly(inner)
             for raw in self._pages(items, self._passed):
                 mix(digest, raw)
                 count += len(raw)
@@ -466,6 +429,79 @@ class SamplerPlan(Plan):
             state["globals"] = self._globals
             state["unseeded"] = self._draw_seed is not None
         return state
+
+
+class _Steps:
+    """The index objects of a :class:`SamplerPlan`. An error of a sampler that gives index objects itself is not the end, if it goes on
+    behind it: no generator. What is cut into batches has torch's ``BatchSampler`` there, which ends."""
+
+    def __init__(self, plan: SamplerPlan) -> None:
+        self._plan = plan
+        self._over = False
+        self._items: Iterator[Any] | None = None
+        # Of the step that an error came into.
+        self._raw: list[Any] = []
+
+    def __iter__(self) -> _Steps:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        plan, raw = self._plan, self._raw
+        try:
+            items = self._items or self._begin()
+            raw += islice(items, plan._span - len(raw))
+        except BaseException:
+            self._over = self._items is None or (plan._cut is not None and plan._cut.batch_size is not None)
+            raise
+        self._raw = []
+        full = len(raw) == plan._span
+        shares = [] if not raw else [(plan._share(raw), None)] if full else list(plan._last_shares(raw))
+        if not shares:
+            self._over = True
+            raise StopIteration
+        share, mask = shares[0]
+        plan._masks.append(_length(share) if mask is None else mask)
+        plan._at = self._samples + plan._before_mine(raw)
+        self._count(raw, told=self._stateful)
+        entry = plan._entry(self._inner, self._stateful, self._digest, self._samples, self._passed)
+        if not full:
+            # It has seen its end already: what it says now is of its next pass.
+            entry["ended"] = True
+        plan._ledger.append(entry)
+        return share
+
+    def _begin(self) -> Iterator[Any]:
+        plan = self._plan
+        self._digest = hashlib.blake2b(digest_size=8)
+        inner = plan._restored()
+        if inner is None and ("globals" in plan._saved or plan._passed):
+            inner = plan._replayed(self._digest)
+        elif inner is None:
+            inner = iter(plan._sampler) if plan._made is None else plan._made
+        plan._made = None
+        self._inner = inner
+        self._stateful = has_state(plan._sampler) or has_state(inner)
+        self._samples: int = plan._saved.get("samples", 0)
+        self._passed: int = plan._saved.get("passed", 0)
+        items = NextOnly(inner)
+        for raw in plan._pages(items, plan._skip * plan._span):
+            self._count(raw, told=False)
+        first = plan._entry(inner, self._stateful, self._digest, self._samples, self._passed)
+        if plan._saved.get("ended"):
+            first = {name: plan._saved[name] for name in ("sampler", "hash", "samples", "passed", "ended") if name in plan._saved}
+        plan._ledger.append(first)
+        plan._masks.append(None)
+        self._items = items
+        return items
+
+    def _count(self, raw: list[Any], *, told: bool) -> None:
+        """Books what the sampler gave; its order is hashed if it does not tell where it is."""
+        if not told:
+            mix(self._digest, raw)
+        self._samples += self._plan._count(raw)
+        self._passed += len(raw)
 
 
 def _length(index: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import operator
 import pickle
 import sys
@@ -480,8 +481,13 @@ def _is_stream(loader: Any) -> bool:
 
 def _keyed(objects: Iterator[Any], plan: Plan, epoch: int) -> Iterator[Any]:
     """Each index object with its key: the epoch, the position in it of the first sample, and the step to the next one."""
-    for ordinal, index in enumerate(objects):
-        yield (epoch, plan.position(ordinal), plan.stride), index
+    numbers = itertools.count()
+
+    def keyed(index: Any) -> Any:
+        return (epoch, plan.position(next(numbers)), plan.stride), index
+
+    # No generator: it would be at its end behind an error.
+    return map(keyed, objects)
 
 
 def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use feedrate::deliver::{Delivered, Delivery, Failure, Lost, Options};
+use feedrate::deliver::{Delivered, Delivery, Failure, Lost, Next, Options};
 use feedrate::plan::Plan;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyIterator, PyList};
@@ -42,6 +42,10 @@ impl Plan for SamplerPlan {
             return None;
         }
         Python::attach(|py| job.index.bind(py).getattr("row").and_then(|row| row.extract()).ok())
+    }
+
+    fn urgent(&self, error: &PyErr) -> bool {
+        Python::attach(|py| !error.is_instance_of::<PyException>(py))
     }
 }
 
@@ -203,18 +207,17 @@ impl Feed {
         self.unpack(py, delivered)
     }
 
+    /// As `next`, but the batch, or `end`, comes in a tuple, and nothing is waited for: `None` when it is not there yet.
+    fn try_next<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
+        self.packed(py, |delivery| delivery.next(Some(Duration::ZERO)), true)
+    }
+
     /// As `next`, but the batch keeps its place in the window until `refill` is called, and comes in a tuple. With `timeout=0` it
     /// gives None when the next batch is not there yet.
     #[pyo3(signature = (timeout=None))]
     fn take<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
         let timeout = duration(timeout)?;
-        let delivered = self.with(py, |delivery| match delivery.take(timeout).transpose() {
-            Err(Failure::TimedOut { .. }) if timeout == Some(Duration::ZERO) => Ok(None),
-            taken => taken.map(Some).map_err(|failure| self.failure(py, failure)),
-        })?;
-        delivered
-            .map(|delivered| Ok((self.unpack(py, delivered)?,)))
-            .transpose()
+        self.packed(py, |delivery| delivery.take(timeout), timeout == Some(Duration::ZERO))
     }
 
     /// A batch that `take` gave has been handed over: the next task is planned.
@@ -267,6 +270,22 @@ fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
 }
 
 impl Feed {
+    /// What `ask` gives, in a tuple; `None` for a timeout where `once`.
+    fn packed<'py>(
+        &self,
+        py: Python<'py>,
+        ask: impl FnOnce(&mut PyDelivery) -> Next<SamplerPlan, AnyPool>,
+        once: bool,
+    ) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
+        let delivered = self.with(py, |delivery| match ask(delivery).transpose() {
+            Err(Failure::TimedOut { .. }) if once => Ok(None),
+            found => found.map(Some).map_err(|failure| self.failure(py, failure)),
+        })?;
+        delivered
+            .map(|delivered| Ok((self.unpack(py, delivered)?,)))
+            .transpose()
+    }
+
     /// What Python gets for a delivered batch.
     fn unpack<'py>(&self, py: Python<'py>, delivered: Option<Delivered<Output>>) -> PyResult<Bound<'py, PyAny>> {
         let Some(delivered) = delivered else {

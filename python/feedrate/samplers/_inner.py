@@ -9,7 +9,7 @@ from typing import Any
 
 from feedrate import _randoms
 from feedrate._hashing import mix
-from feedrate._iterate import has_state, next_only
+from feedrate._iterate import NextOnly, has_state
 from feedrate._ranks import nested
 from feedrate._state_errors import ResumeError
 from feedrate.samplers._base import Cursor, Sampler, count, field
@@ -104,7 +104,7 @@ class Inner:
         """Passes over ``total`` items, fewer only at the end, and gives every ``step``-th of them from ``offset`` on."""
         if isinstance(self._it, Cursor):
             return self._it.take(total, offset, step)
-        items = list(islice(next_only(self._it), total))
+        items = list(islice(NextOnly(self._it), total))
         self._given += len(items)
         self._over = len(items) < total
         self._note_draws()

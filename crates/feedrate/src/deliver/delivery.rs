@@ -22,7 +22,7 @@ pub struct Delivered<O> {
 /// Why there is no batch.
 #[derive(Debug)]
 pub enum Failure<J, PlanError, PoolError> {
-    /// The plan failed at this position; everything before it has been delivered.
+    /// The plan failed at this position; everything before it has been delivered, but for an [urgent](Plan::urgent) error.
     Plan(PlanError),
     /// The pool failed.
     Pool(PoolError),
@@ -43,6 +43,12 @@ pub type Next<P, K> = Option<Result<Delivered<<K as Pool>::Output>, FailureOf<P,
 /// How a delivery of this plan by this pool fails.
 pub type FailureOf<P, K> = Failure<<P as Plan>::Job, <P as Plan>::Error, <K as Pool>::Error>;
 
+/// A batch, or its loss, with position and worker.
+type Arrived<P, K> = (u64, usize, Result<<K as Pool>::Output, Lost<<P as Plan>::Job>>);
+
+/// What could not be handed over, for a failure that does not wait came in front of it.
+type Kept<P, K> = Result<Arrived<P, K>, <P as Plan>::Error>;
+
 /// A plan, a pool and the window between them.
 ///
 /// Not a thread and not a queue: all of it happens inside [`next`](Delivery::next) and [`begin`](Delivery::begin), on
@@ -59,6 +65,8 @@ pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
     planned_all: bool,
     /// The plan failed; reported when all that came before is delivered.
     plan_error: Option<P::Error>,
+    /// The next call gives it.
+    kept: Option<Kept<P, K>>,
     /// A worker lost for good: the epoch cannot be completed, and every further call says so.
     broken: Option<Lost<P::Job>>,
     /// Workers that have died and could not be replaced yet, with their tasks: tried again with every call.
@@ -87,6 +95,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             delivered: 0,
             planned_all: false,
             plan_error: None,
+            kept: None,
             broken: None,
             vacant: Vec::new(),
             taken: 0,
@@ -120,6 +129,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.delivered = 0;
         self.planned_all = false;
         self.plan_error = None;
+        self.kept = None;
         self.broken = None;
         self.taken = 0;
         self.plan = Some(plan);
@@ -129,20 +139,55 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     }
 
     /// The next batch, `None` at the end of the epoch. Blocks until it is there, at most for `timeout` since the call.
+    ///
+    /// Plans the task behind it: where that fails, the batch comes with the next call.
     pub fn next(&mut self, timeout: Option<Duration>) -> Next<P, K> {
-        let taken = self.take(timeout);
-        if matches!(taken, Some(Ok(_) | Err(Failure::Lost(_))))
-            && let Err(failure) = self.refill()
+        let arrived = match self.arrive(timeout)? {
+            Ok(arrived) => arrived,
+            Err(failure) => return Some(Err(failure)),
+        };
+        if self.options.ahead
+            && let Err(failure) = self.fill()
         {
+            self.kept = Some(Ok(arrived));
             return Some(Err(failure));
         }
-        taken
+        Some(self.hand_over(arrived))
     }
 
     /// As [`next`](Delivery::next), but the batch keeps its place in the window until [`refill`](Delivery::refill) is called: for a
     /// step behind the pool (pinning) whose batches count as not yet delivered. When all places are with batches that were taken,
     /// nothing can come before a refill: that is a timeout at once, with no tasks.
     pub fn take(&mut self, timeout: Option<Duration>) -> Next<P, K> {
+        match self.arrive(timeout)? {
+            Ok(arrived) => {
+                self.taken += 1;
+                Some(self.hand_over(arrived))
+            }
+            Err(failure) => Some(Err(failure)),
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        (position, worker, result): Arrived<P, K>,
+    ) -> Result<Delivered<K::Output>, FailureOf<P, K>> {
+        self.last = Some((position, worker));
+        let output = result.map_err(Failure::Lost)?;
+        self.delivered += 1;
+        self.counters.delivered += 1;
+        Ok(Delivered {
+            position,
+            worker,
+            output,
+        })
+    }
+
+    /// Waits for what is next; `None` at the end.
+    fn arrive(&mut self, timeout: Option<Duration>) -> Option<Result<Arrived<P, K>, FailureOf<P, K>>> {
+        if let Some(kept) = self.kept.take() {
+            return Some(kept.map_err(Failure::Plan));
+        }
         if !self.options.ahead
             && self.window.is_empty()
             && let Err(failure) = self.plan_one()
@@ -155,21 +200,8 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             if let Some(lost) = &self.broken {
                 return Some(Err(Failure::Lost(lost.clone())));
             }
-            if let Some((position, worker, result)) = self.window.take() {
-                self.taken += 1;
-                self.last = Some((position, worker));
-                return Some(match result {
-                    Ok(output) => {
-                        self.delivered += 1;
-                        self.counters.delivered += 1;
-                        Ok(Delivered {
-                            position,
-                            worker,
-                            output,
-                        })
-                    }
-                    Err(lost) => Err(Failure::Lost(lost)),
-                });
+            if let Some(arrived) = self.window.take() {
+                return Some(Ok(arrived));
             }
             if self.window.is_empty() {
                 if self.options.ahead
@@ -187,7 +219,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                         tasks: Vec::new(),
                     }));
                 }
-                return self.at_end();
+                return self.at_end().map(Err);
             }
             let left = timeout.map(|timeout| {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
@@ -244,16 +276,17 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         &self.counters
     }
 
-    fn at_end(&mut self) -> Next<P, K> {
+    fn at_end(&mut self) -> Option<FailureOf<P, K>> {
         let error = self.plan_error.take()?;
         // A plan may go on behind its error, as a batch behind a bad one does.
         self.planned_all = false;
         if self.options.ahead
             && let Err(failure) = self.fill()
         {
-            return Some(Err(failure));
+            self.kept = Some(Err(error));
+            return Some(failure);
         }
-        Some(Err(Failure::Plan(error)))
+        Some(Failure::Plan(error))
     }
 
     /// Plans and sends tasks until the window is full, the plan has no more, or no worker can take one.
@@ -284,6 +317,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         let Some(plan) = self.plan.as_mut() else { return Ok(()) };
         match plan.next_job() {
             None => self.planned_all = true,
+            Some(Err(error)) if plan.urgent(&error) => return Err(Failure::Plan(error)),
             Some(Err(error)) => self.plan_error = Some(error),
             Some(Ok(job)) => {
                 let worker = match plan.route(&job) {

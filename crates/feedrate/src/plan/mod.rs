@@ -47,6 +47,13 @@ pub trait Plan {
         let _ = job;
         None
     }
+
+    /// Whether an error of [`next_job`](Plan::next_job) is told at once, as Ctrl-C in a function of the user's is, and not behind the
+    /// batches that were planned before it. Nothing is lost then: they come with the next calls.
+    fn urgent(&self, error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
 }
 
 /// Any iterator of results is a plan.

@@ -9,8 +9,7 @@ use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowGroups,
-    RowSelection, RowSelector,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Compression;
@@ -387,33 +386,9 @@ impl Groups {
         mask: &ProjectionMask,
         size: usize,
     ) -> Result<ParquetRecordBatchReader, SourceError> {
-        let leaves = self.metadata.parquet_schema().columns().iter().enumerate();
-        let mut read = leaves.filter(|(at, _)| mask.leaf_included(*at));
-        if selection.is_some() && read.any(|(_, leaf)| leaf.max_rep_level() > 0) {
-            return self
-                .build_counted(groups, selection, mask, size)
-                .map_err(|error| self.error(&error));
-        }
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
-            .with_row_groups(groups)
-            .with_projection(mask.clone())
-            .with_batch_size(size);
-        if let Some(selection) = selection {
-            builder = builder.with_row_selection(selection);
-        }
-        builder.build().map_err(|error| self.error(&error))
-    }
-
-    /// As [`build`](Self::build) does, with pages whose levels are counted.
-    fn build_counted(
-        &self,
-        groups: Vec<usize>,
-        selection: Option<RowSelection>,
-        mask: &ProjectionMask,
-        size: usize,
-    ) -> Result<ParquetRecordBatchReader, ParquetError> {
         let (schema, fields) = (self.metadata.parquet_schema(), self.metadata.schema().fields());
-        let levels = parquet_to_arrow_field_levels(schema, mask.clone(), Some(fields))?;
+        let levels =
+            parquet_to_arrow_field_levels(schema, mask.clone(), Some(fields)).map_err(|error| self.error(&error))?;
         let counted = Counted {
             file: Arc::new(self.file.clone()),
             metadata: Arc::clone(self.metadata.metadata()),
@@ -421,6 +396,7 @@ impl Groups {
         };
         let size = size.min(counted.num_rows());
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &counted, size, selection)
+            .map_err(|error| self.error(&error))
     }
 
     /// Has the reader stand at a row of all.
@@ -469,6 +445,11 @@ impl Groups {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the reader, at its end, is not.
+    fn has_more(&mut self) -> bool {
+        self.reader.as_mut().is_some_and(|(reader, ..)| reader.next().is_some())
     }
 
     /// Rows of a group that passed the filter.
@@ -635,8 +616,14 @@ impl Table for Groups {
         }
         self.stand(row, most)?;
         let batch = self.read()?;
+        let end = row + batch.num_rows() as u64;
+        if end >= self.rows() && (end > self.rows() || self.has_more()) {
+            self.reader = None;
+            let message = "the row groups have more rows than the footer says";
+            return Err(SourceError::new(Fault::Damaged, &*self.name, message));
+        }
         Ok(Chunk {
-            end: row + batch.num_rows() as u64,
+            end,
             batch,
             places: Places::From(row),
         })

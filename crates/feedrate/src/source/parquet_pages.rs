@@ -12,9 +12,12 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::tfrecord::varint;
 
-/// Some row groups of a file. A page that has fewer repetition levels than it says is an error.
+/// Some row groups of a file, of which the crate (60.1) believes too much. Errors here are
 ///
-/// Where rows are passed over, the crate (60.1) asks such a page for its next level again and again, and never ends.
+/// - a page that has fewer repetition levels than it says: where rows are passed over, the crate asks for the next one again and again, and
+///   never ends;
+/// - a column without levels that has more or fewer rows than its row group: the crate goes on with the next group, so that rows have the
+///   values of others.
 pub(super) struct Counted<R> {
     pub(super) file: Arc<R>,
     pub(super) metadata: Arc<ParquetMetaData>,
@@ -73,6 +76,7 @@ impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
             Box::new(Checked {
                 inner,
                 width: u16::BITS - most.leading_zeros(),
+                left: rows as u64,
             })
         };
         Some(SerializedPageReader::new(Arc::clone(&self.file), column, rows, pages).map(checked))
@@ -86,15 +90,35 @@ struct Checked<P> {
     inner: P,
     /// Bits of a repetition level; 0 where there are none.
     width: u32,
+    /// Rows of the row group that no page has had, where there are no levels.
+    left: u64,
+}
+
+impl<P> Checked<P> {
+    /// Books a page of this many rows.
+    fn pass(&mut self, rows: u64) -> Result<(), ParquetError> {
+        let left = self.left.checked_sub(rows).ok_or_else(|| {
+            let message = format!("a page has {rows} rows, and its row group has {} more", self.left);
+            ParquetError::General(message)
+        })?;
+        self.left = left;
+        Ok(())
+    }
 }
 
 impl<P: PageReader> PageReader for Checked<P> {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
         let page = self.inner.get_next_page()?;
-        if self.width > 0
-            && let Some(page) = &page
-        {
-            check(page, self.width)?;
+        match &page {
+            Some(page) if self.width > 0 => check(page, self.width)?,
+            Some(Page::DataPage { num_values, .. } | Page::DataPageV2 { num_values, .. }) => {
+                self.pass(u64::from(*num_values))?;
+            }
+            None if self.width == 0 && self.left > 0 => {
+                let message = format!("the pages of a column end {} rows before its row group", self.left);
+                return Err(ParquetError::General(message));
+            }
+            _ => {}
         }
         Ok(page)
     }
@@ -104,6 +128,14 @@ impl<P: PageReader> PageReader for Checked<P> {
     }
 
     fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        if self.width == 0
+            && let Some(page) = self.inner.peek_next_page()?
+            && !page.is_dict
+        {
+            // What the crate takes for the rows that it has passed.
+            let rows = page.num_rows.or(page.num_levels).unwrap_or(0);
+            self.pass(rows as u64)?;
+        }
         self.inner.skip_next_page()
     }
 

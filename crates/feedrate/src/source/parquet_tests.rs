@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use arrow_array::builder::{Int32Builder, ListBuilder};
 use arrow_array::{ArrayRef, Int32Array, RecordBatch, StructArray};
@@ -210,6 +211,48 @@ fn pages_with_too_few_levels() {
                 assert!(error.to_string().contains(&message), "{error}");
             }
         }
+    }
+}
+
+/// The same pages, with a footer that says that the first row group has `rows`.
+fn retold(bytes: &[u8], rows: i64) -> Vec<u8> {
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(bytes.to_vec()));
+    let mut builder = metadata.unwrap().into_builder();
+    let mut groups = builder.take_row_groups();
+    groups[0] = groups[0].clone().into_builder().set_num_rows(rows).build().unwrap();
+    let metadata = builder.set_row_groups(groups).build();
+    let (pages, end) = bytes.split_at(bytes.len() - 8);
+    let footer = u32::from_le_bytes(end[..4].try_into().unwrap());
+    let mut made = pages[..pages.len() - footer as usize].to_vec();
+    ParquetMetaDataWriter::new(&mut made, &metadata).finish().unwrap();
+    made
+}
+
+#[test]
+fn groups_with_other_rows_than_the_footer_says() {
+    let folder = Folder::new("parquet-retold");
+    let bare = pages().set_offset_index_disabled(true);
+    for (properties, rows) in [(pages(), 3), (bare.clone(), 5), (bare, 9)] {
+        let path = folder.file(
+            "r",
+            &retold(&file(&[lists(0..7), lists(7..8), lists(8..20)], properties), rows),
+        );
+        for column in ["n", "x"] {
+            let source = Parquet::new([&path]).columns([column]);
+            let mut reader = source.open(0, None).unwrap();
+            let error = (0..30).map(|_| reader.next()).find_map(Result::err).unwrap();
+            assert_ne!(error.fault(), Fault::Io, "{error}");
+            let filtered = source.filter(Filter::column("n", Op::Ge, 0_i64));
+            let error = filtered.open(0, None).unwrap().next().unwrap_err();
+            assert_eq!(error.fault(), Fault::Damaged, "{error}");
+        }
+        let mut reader = Parquet::new([&path]).columns(["n"]).open(0, None).unwrap();
+        assert!((0..7).filter_map(|_| reader.columns(3)).any(|columns| columns.is_err()));
+        let mut reader = Parquet::new([&path]).columns(["n"]).open(0, None).unwrap();
+        reader.seek(4).unwrap();
+        // With three it is in the third group, and that is as it should be.
+        let found: Vec<_> = (0..20).map(|_| reader.next()).collect();
+        assert_eq!(found.iter().all(Result::is_ok), rows == 3, "{found:?}");
     }
 }
 

@@ -363,6 +363,77 @@ fn a_plan_may_fail_and_go_on() {
     }
 }
 
+/// A plan some of whose errors do not wait.
+struct Interrupted(Plan);
+
+impl feedrate::plan::Plan for Interrupted {
+    type Job = Job;
+    type Error = String;
+
+    fn next_job(&mut self) -> Option<Result<Job, String>> {
+        self.0.next()
+    }
+
+    fn urgent(&self, error: &String) -> bool {
+        error == "Ctrl-C"
+    }
+}
+
+/// An urgent error is told by the call that planned it, and the batch that the call had comes with the next one. What waits for its place,
+/// as another error does, stays there.
+#[test]
+fn urgent_errors_are_told_at_once_and_cost_nothing() {
+    let told = |ahead: bool, window: usize| -> Vec<String> {
+        let jobs = ["0", "1", "Ctrl-C", "2", "hole", "Ctrl-C", "3", "Ctrl-C"];
+        let plan = Interrupted(Box::new(jobs.into_iter().map(|job| {
+            job.parse()
+                .map(|number| Job { number, kills: 0 })
+                .map_err(|_| job.to_owned())
+        })));
+        let mut delivery = Delivery::new(
+            Simulated::new(2, 2),
+            Options {
+                ahead,
+                ..options(window)
+            },
+        );
+        let tell = |result| match result {
+            Ok(got) => {
+                let got: feedrate::deliver::Delivered<Job> = got;
+                format!("{} at {}", got.output.number, got.position)
+            }
+            Err(Failure::Plan(error)) => error,
+            Err(other) => panic!("{other:?}"),
+        };
+        let begun = delivery.begin(plan).err().map(|failure| tell(Err(failure)));
+        let rest: Vec<_> = std::iter::from_fn(|| {
+            let (last, delivered) = (delivery.last(), delivery.delivered());
+            let result = delivery.next(None)?;
+            if matches!(result, Err(Failure::Plan(_))) {
+                assert_eq!((delivery.last(), delivery.delivered()), (last, delivered));
+            }
+            Some(tell(result))
+        })
+        .collect();
+        begun.into_iter().chain(rest).collect()
+    };
+    // Each is in front of the batch that the call had when it was planned.
+    assert_eq!(
+        told(true, 2),
+        [
+            "Ctrl-C", "0 at 0", "1 at 1", "2 at 2", "Ctrl-C", "hole", "Ctrl-C", "3 at 3"
+        ]
+    );
+    assert_eq!(
+        told(false, 2),
+        [
+            "0 at 0", "1 at 1", "Ctrl-C", "2 at 2", "hole", "Ctrl-C", "3 at 3", "Ctrl-C"
+        ]
+    );
+    // It may come before there is anything.
+    assert_eq!(told(true, 8)[..2], ["Ctrl-C", "0 at 0"]);
+}
+
 /// Nothing is planned that is not asked for.
 #[test]
 fn inline_plans_one_at_a_time() {
