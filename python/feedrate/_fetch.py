@@ -15,6 +15,7 @@ from feedrate._errors import short
 from feedrate._framework import Allocate, Framework
 from feedrate._iterate import NextOnly, has_state
 from feedrate._ranks import Empty, emptied
+from feedrate._state_errors import ResumeError
 
 
 class _End:
@@ -359,6 +360,11 @@ class IterableFetcher:
             iterator = iter(dataset)
             if state is not None and state["iterator"] is not None:
                 # It may hold more than a place, such as a random generator's state.
+                if not has_state(iterator):
+                    raise ResumeError(
+                        f"the state has one of the dataset's iterator, and a {type(iterator).__name__} has no state_dict() and "
+                        "load_state_dict(): use the dataset class with which it was saved"
+                    )
                 iterator.load_state_dict(state["iterator"])
         if ended and not over:
             return iter(())

@@ -115,6 +115,16 @@ def _kind(packed: Any) -> str:
 def restore(generator: Any, packed: dict[str, Any], owner: str = "loader") -> None:
     """Puts a packed state into a generator of its kind. Raises :class:`feedrate.ResumeError` for another kind."""
     check(generator, packed, owner)
+    try:
+        _set(generator, packed)
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, struct.error) as error:
+        raise ResumeError(
+            f"the state of the {owner}'s {_kind(packed)} generator cannot be read: {type(error).__name__}: {error}. Load what "
+            "state_dict() gave, unchanged"
+        ) from error
+
+
+def _set(generator: Any, packed: dict[str, Any]) -> None:
     kind = packed["kind"]
     if kind == "python":
         raw = base64.b64decode(packed["words"])

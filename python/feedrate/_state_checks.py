@@ -9,6 +9,7 @@ from feedrate import _lanes, _orders, _sampler
 from feedrate._errors import short
 from feedrate._plan import Cut
 from feedrate._state_errors import ResumeError
+from feedrate._state_form import check_form
 
 #: Of the states.
 FORMAT = 1
@@ -42,11 +43,7 @@ def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: i
             else f"it has the keys {short(sorted(map(str, state)))}"
         )
         raise ResumeError(f"not a state of this version of feedrate's loader: {found}, this one reads version {FORMAT}")
-    for name in ("epoch", "batches", "plan"):
-        if name not in state:
-            raise ResumeError(
-                f"the state has no {name!r}, only {short(sorted(map(str, state)))}: load what state_dict() gave, unchanged"
-            )
+    check_form(state)
     plan = state["plan"]
     if plan["kind"] != now["kind"]:
         raise ResumeError(

@@ -6,6 +6,7 @@ import copy
 import itertools
 import multiprocessing
 import pickle
+import sys
 import warnings
 from typing import Any
 
@@ -209,6 +210,22 @@ def test_subclass(Loader: Any) -> None:
     for name in ("batch_size", "dataset", "sampler"):
         with pytest.raises(ValueError, match=f"{name} attribute should not be set after Mine is initialized"):
             setattr(loader, name, 3)
+
+
+@pytest.mark.parametrize("size", [1 << 40, sys.maxsize])
+def test_a_batch_size_of_everything(size: int, Loader: Any) -> None:
+    """``sys.maxsize`` for one batch of all there is."""
+    for settings in ({}, {"shuffle": True}, {"num_workers": 2}):
+        found, expected = [], []
+        for cls, into in ((Loader, found), (Stock, expected)):
+            torch.manual_seed(3)
+            into.extend(batch.tolist() for batch in cls(range(7), batch_size=size, **settings))
+        assert found == expected, settings
+    # torch makes a list of that length first.
+    with pytest.warns(UserWarning, match="no batch"):
+        assert list(Loader(range(7), batch_size=size, drop_last=True)) == []
+    ranked = [list(Loader(range(7), batch_size=size, shuffle=False, distributed=(rank, 3))) for rank in range(3)]
+    assert [[batch.tolist() for batch in batches] for batches in ranked] == [[[0, 3, 6]], [[1, 4, 0]], [[2, 5, 1]]]
 
 
 @pytest.mark.parametrize("stock", [True, False])

@@ -159,10 +159,9 @@ impl Order {
                 "batch_size ({batch_size}) must be at least 1, and rank ({rank}) below world ({world})"
             )));
         }
-        let span = batch_size.checked_mul(world).filter(|span| *span <= 1 << 62);
-        let span = span.ok_or_else(|| {
-            PyOverflowError::new_err(format!("batch_size ({batch_size}) * world ({world}) is beyond 2**62"))
-        })?;
+        // What is more than there can be samples is all of them.
+        let batch_size = batch_size.min(((1 << 62) / world).max(1));
+        let span = batch_size.saturating_mul(world);
         Ok(OrderBatches {
             order: Arc::clone(&self.0),
             next: AtomicU64::new(start.saturating_add(rank)),

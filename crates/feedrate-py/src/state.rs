@@ -1,7 +1,7 @@
 //! States as Python dicts.
 
 use feedrate::State;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyString};
 
@@ -53,7 +53,8 @@ fn convert(value: &Bound<'_, PyAny>, depth: usize, most: usize) -> PyResult<Stat
         return Ok(State::Bool(value.is_true()));
     }
     if let Ok(number) = value.cast::<PyInt>() {
-        return number.extract().map(State::Number);
+        let beyond = |_| PyValueError::new_err(format!("a state has no numbers as large as {number}"));
+        return number.extract().map(State::Number).map_err(beyond);
     }
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(State::Text(text.to_str()?.to_owned()));

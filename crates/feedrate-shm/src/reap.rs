@@ -67,7 +67,7 @@ impl PidFd {
 
     /// Waits until the process has ended (true), or for this long (false).
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        let deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(std::time::Instant::now()));
             let fds = [(self.fd.as_fd(), Interest::READ)];

@@ -194,7 +194,8 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         {
             return Some(Err(failure));
         }
-        let mut deadline: Option<Instant> = None;
+        // Looked up once it is wanted; behind what a clock can count there is none.
+        let mut deadline: Option<Option<Instant>> = None;
         let mut asked = false;
         loop {
             if let Some(lost) = &self.broken {
@@ -221,9 +222,9 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                 }
                 return self.at_end().map(Err);
             }
-            let left = timeout.map(|timeout| {
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
-                deadline.saturating_duration_since(Instant::now())
+            let left = timeout.and_then(|timeout| {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now().checked_add(timeout));
+                Some(deadline?.saturating_duration_since(Instant::now()))
             });
             // Even a timeout of zero looks once.
             if left == Some(Duration::ZERO)

@@ -308,6 +308,13 @@ fn timeouts_wait_on() {
 }
 
 #[test]
+fn a_timeout_beyond_all_clocks_is_none() {
+    let builder = DataLoader::builder(dataset::range(0..5)).batch_size(2).threads(2);
+    let mut loader = builder.timeout(Duration::MAX).build().unwrap();
+    assert_eq!(all(&mut loader), [vec![0, 1], vec![2, 3], vec![4]]);
+}
+
+#[test]
 fn arguments_that_do_not_fit_are_refused() {
     let map = || DataLoader::builder(dataset::range(0..9));
     let stream = || {

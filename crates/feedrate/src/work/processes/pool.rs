@@ -302,7 +302,7 @@ impl<B: Transfer> Pool for Processes<B> {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<Self::Output>>) -> Result<(), Error> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             self.look(left, events)?;
