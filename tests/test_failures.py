@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import operator
 import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -404,3 +407,26 @@ def test_an_index_that_cannot_be_pickled_is_an_error_of_its_batch(method: str, L
             found.append(None)
     assert [at for at, batch in enumerate(found) if batch is None] == [4]
     assert len(found) == 8
+
+
+SHORT_OF_FILES = """
+import resource, threading
+from feedrate.torch import DataLoader
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    list(DataLoader(range(400), num_workers=40))
+except OSError as error:
+    print(error.errno, *error.__notes__)
+print(threading.active_count())
+print(sum(len(batch) for batch in DataLoader(range(40), num_workers=2, batch_size=4)))
+"""
+
+
+def test_workers_beyond_the_limit_of_files() -> None:
+    """An error with the limit and what to do; nothing of the attempt is left, so that fewer workers can be had at once."""
+    found = subprocess.run([sys.executable, "-c", SHORT_OF_FILES], capture_output=True, text=True, timeout=120, check=True)
+    error, threads, samples = found.stdout.splitlines()
+    assert error.startswith(
+        f"{errno.EMFILE} feedrate: this process may have 64 files open, which is not enough for 40 workers"
+    ), found
+    assert (threads, samples) == ("1", "40")

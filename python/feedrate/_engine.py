@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import multiprocessing
 import operator
 import os
+import resource
 import sys
 import time
 import traceback
@@ -211,7 +213,13 @@ class Engine:
         self._payload = payload
         try:
             payload.fill(goods, start)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                error.add_note(
+                    f"feedrate: this process may have {limit} files open, which is not enough for {settings.num_workers} workers beside "
+                    "what it has open: raise it (ulimit -n, resource.setrlimit), or use fewer workers"
+                )
             processes = None
             self._end_processes(0.0)
             self.workers = [None] * settings.num_workers

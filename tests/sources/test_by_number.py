@@ -158,3 +158,13 @@ def test_an_index_is_not_used_on_a_file_that_has_changed(name: str, tmp_path: Pa
     os.utime(path, (1, 1))
     with pytest.raises(feedrate.PipelineError, match="as many, of another time"):
         list(anew.shuffle("all").seed(2))
+
+
+def test_where_an_index_is_stored(tmp_path: Path) -> None:
+    shard = tmp_path / "a.tar"
+    tar(shard, range(5))
+    for folder in (tmp_path / "indexes", str(tmp_path / "others")):
+        assert len(feedrate.open(shard, index=folder)) == 5
+        assert len(list(Path(folder).iterdir())) == 1
+    with pytest.raises(NotADirectoryError, match=r'index=".*a\.tar" is a file: give a folder'):
+        feedrate.open(shard, index=shard)

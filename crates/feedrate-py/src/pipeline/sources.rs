@@ -11,7 +11,7 @@ use feedrate::source::{
     Parquet, ShortWindow, Source, Tar, TfContent, TfRecords, Tokens, Windows,
 };
 use feedrate::store;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyNotADirectoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
@@ -225,15 +225,22 @@ fn tar(patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn S
 /// `index=True`, `"memory"`, `"beside"`, or a folder.
 fn index_at(o: &mut Options<'_>) -> PyResult<Option<IndexAt>> {
     let Some(value) = o.take("index")? else { return Ok(None) };
-    Ok(match value.extract::<bool>() {
-        Ok(true) => Some(IndexAt::Memory),
-        Ok(false) => None,
-        Err(_) => Some(match value.extract::<String>()?.as_str() {
-            "memory" => IndexAt::Memory,
-            "beside" => IndexAt::Beside,
-            folder => IndexAt::Folder(folder.into()),
-        }),
-    })
+    if let Ok(wanted) = value.extract::<bool>() {
+        return Ok(wanted.then_some(IndexAt::Memory));
+    }
+    let folder: PathBuf = value.extract()?;
+    Ok(Some(match folder.to_str() {
+        Some("memory") => IndexAt::Memory,
+        Some("beside") => IndexAt::Beside,
+        // That an index cannot be stored is no error otherwise.
+        _ if folder.exists() && !folder.is_dir() => {
+            let path = folder.display();
+            return Err(PyNotADirectoryError::new_err(format!(
+                "index={path:?} is a file: give a folder for the indexes, \"beside\" for beside the shards, or True for in memory"
+            )));
+        }
+        _ => IndexAt::Folder(folder),
+    }))
 }
 
 /// With an index, where one is asked for.
