@@ -393,6 +393,7 @@ impl Groups {
             file: Arc::new(self.file.clone()),
             metadata: Arc::clone(self.metadata.metadata()),
             groups,
+            skips: selection.is_some(),
         };
         let size = size.min(counted.num_rows());
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &counted, size, selection)

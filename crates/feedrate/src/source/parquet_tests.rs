@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
-use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::basic::{Compression, Encoding, ZstdLevel};
 use ::parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use arrow_array::builder::{Int32Builder, ListBuilder};
-use arrow_array::{ArrayRef, Int32Array, RecordBatch, StructArray};
+use arrow_array::{ArrayRef, Int32Array, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field};
 
 use super::super::arrow::tests::{batch, checks, row};
@@ -256,6 +256,75 @@ fn groups_with_other_rows_than_the_footer_says() {
     }
 }
 
+/// A file of twenty texts in one page.
+fn texts(encoding: Encoding, version: WriterVersion) -> Vec<u8> {
+    let column: ArrayRef = Arc::new(StringArray::from_iter_values((0..20).map(|n| format!("text {n:02}"))));
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_writer_version(version)
+        .set_encoding(encoding);
+    file(&[RecordBatch::try_from_iter([("s", column)]).unwrap()], properties)
+}
+
+#[test]
+fn texts_longer_than_their_page() {
+    let folder = Folder::new("parquet-texts");
+    for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+        let bytes = texts(Encoding::PLAIN, version);
+        let at = bytes.windows(7).position(|window| window == b"text 10").unwrap();
+        let mut damaged = bytes.clone();
+        damaged[at - 2] = 0x7f;
+        for (bytes, whole) in [(bytes, true), (damaged, false)] {
+            let source = Parquet::new([folder.file("t", &bytes)]);
+            // From the first row on more than one is read at a time.
+            for row in 1..20 {
+                let mut reader = source.open(0, None).unwrap();
+                reader.seek(row).unwrap();
+                let found = reader.next();
+                assert_eq!(found.is_ok(), whole || row < 10, "{row}: {found:?}");
+                if let Ok(found) = found {
+                    let text = format!("text {row:02}");
+                    assert_eq!(found.unwrap().value, Value::map([("s", Value::from(text))]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn lengths_for_more_texts_than_a_page_has() {
+    let folder = Folder::new("parquet-lengths");
+    // Blocks of 128 in four parts, and twenty of them.
+    let head = [0x80, 1, 4, 20];
+    for (encoding, lists) in [(Encoding::DELTA_LENGTH_BYTE_ARRAY, 1), (Encoding::DELTA_BYTE_ARRAY, 2)] {
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            let bytes = texts(encoding, version);
+            let places: Vec<_> = bytes
+                .windows(4)
+                .enumerate()
+                .filter(|(_, window)| *window == head)
+                .collect();
+            assert_eq!(places.len(), lists);
+            let whole = Parquet::new([folder.file("t", &bytes)]);
+            assert_eq!(all(&mut *whole.open(0, None).unwrap()).len(), 20);
+            for (at, _) in places {
+                let mut damaged = bytes.clone();
+                damaged[at + 3] = 99;
+                let source = Parquet::new([folder.file("t", &damaged)]);
+                let mut reader = source.open(0, None).unwrap();
+                for row in [0, 15] {
+                    reader.seek(row).unwrap();
+                    let error = reader.next().unwrap_err();
+                    assert!(
+                        error.to_string().contains("a page of 20 values has 99 lengths"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_end_of_a_file_is_told_once() {
     let folder = Folder::new("parquet-end");
@@ -277,7 +346,10 @@ fn damaged_files_end_in_errors() {
     let folder = Folder::new("parquet-mutations");
     let snappy = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let plain = WriterProperties::builder().set_dictionary_enabled(false);
-    for bytes in [file(&batches(), snappy), file(&batches(), plain)] {
+    let second = plain.clone().set_writer_version(WriterVersion::PARQUET_2_0);
+    let lengths = texts(Encoding::DELTA_LENGTH_BYTE_ARRAY, WriterVersion::PARQUET_2_0);
+    let files = [snappy, plain, second].map(|properties| file(&batches(), properties));
+    for bytes in files.into_iter().chain([lengths]) {
         mutations(&bytes, 120, |damaged| {
             let path = folder.file("m", damaged);
             exhaust(&Parquet::new([&path]));
