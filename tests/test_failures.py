@@ -409,6 +409,22 @@ def test_an_index_that_cannot_be_pickled_is_an_error_of_its_batch(method: str, L
     assert len(found) == 8
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_persistent_workers_have_another_epoch_behind_a_loss(stream: bool, Loader: Any) -> None:
+    """The worker is replaced when the next epoch begins (torch: `exited unexpectedly` in each of them)."""
+    loader = Loader(Stream(20) if stream else range(20), num_workers=2, persistent_workers=True, redo=stream)
+    whole = [int(batch) for batch in loader]
+    it = iter(loader)
+    next(it)
+    loader._iterator._workers[0].kill()
+    loader._iterator._workers[0].join()
+    with pytest.raises(RuntimeError):
+        for _ in it:
+            pass
+    assert [int(batch) for batch in loader] == whole
+    assert [int(batch) for batch in loader] == whole
+
+
 SHORT_OF_FILES = """
 import resource, threading
 from feedrate.torch import DataLoader

@@ -257,16 +257,26 @@ class LaneFetcher:
             at, stored, _ = begin or (0, None, 0)
             cursor = None if stored is None else pickle.loads(stored)
             shape = self._shape
-            native = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
-            opened = self._lanes[lane] = _Open(native, at, turn)
+            opened = self._lanes[lane] = _Open(None, at, turn)
+            try:
+                opened.lane = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
+            except BaseException:
+                # Told once, and then it is at its end: who goes on asking gets there.
+                opened.units, opened.over = units + 1, True
+                raise
         known = len(self._skipper.fresh)
         while opened.units < units:
             # Given before: read again to be where the turn is. What was left out was counted then.
             del self._skipper.fresh[known:]
             try:
                 unit = self._unit(opened)
-            except Exception:
-                continue
+            except BaseException as error:
+                if isinstance(error, Exception) and not getattr(error, "of_the_moment", False):
+                    # It was told then.
+                    continue
+                # The next turn begins anew.
+                del self._lanes[lane]
+                raise
             if len(unit) < self._shape.samples:
                 if begin is not None and opened.units <= begin[2]:
                     raise ResumeError(
@@ -298,6 +308,8 @@ class LaneFetcher:
         return []
 
     def _cursor(self, opened: _Open) -> bytes | None:
+        if opened.lane is None:
+            return None
         # Where the order is another one each time, nothing can be read again. The last one says what the lane has drawn.
         if opened.quiet > 0 and not self._timed and not opened.lane.over:
             opened.quiet -= 1

@@ -11,6 +11,8 @@ use feedrate_fuzz::{Parser, find};
 /// Bytes that may live at a time, ours and libFuzzer's Rust side: a file has at most a few hundred kilobytes, and no limit that is
 /// set in [`feedrate_fuzz`] is above 64 MiB.
 const MEMORY: usize = 256 << 20;
+/// What the head of a Parquet page may say of its size, and the crate makes room for before it finds otherwise.
+const PAGE: usize = 1 << 31;
 
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
@@ -30,7 +32,7 @@ fn begin() {
         }
     }));
     // The corpus is read by libFuzzer itself, whose C++ does not allocate here.
-    let _ = HEAP.set_limit(MEMORY);
+    let _ = HEAP.set_limit(if name == "parquet" { MEMORY + PAGE } else { MEMORY });
 }
 
 #[expect(clippy::print_stderr, reason = "libFuzzer's output")]

@@ -152,15 +152,21 @@ impl<B: Send + 'static> DataLoader<B> {
             start.trusted,
             Arc::clone(&progress),
         );
+        self.current = None;
+        if let Err(failure) = delivery.begin_from(plan, start.mark.batches) {
+            // The next call begins the same epoch.
+            let before = lock(&progress).before().cloned();
+            if let (Jobs::Indices(indices), Some(before)) = (&self.jobs, before) {
+                indices.order().put_back(&before);
+            }
+            return Err(explain(failure, self.timeout));
+        }
         self.next = Start {
-            epoch: start.epoch + 1,
+            epoch: start.epoch.saturating_add(1),
             ..Start::default()
         };
         self.current = Some((start.clone(), Arc::clone(&progress)));
         self.ended = false;
-        delivery
-            .begin_from(plan, start.mark.batches)
-            .map_err(|failure| explain(failure, self.timeout))?;
         let passed = usize::try_from(start.mark.batches).unwrap_or(usize::MAX);
         Ok(Epoch {
             delivery: &mut **delivery,
@@ -171,6 +177,7 @@ impl<B: Send + 'static> DataLoader<B> {
             seed: self.seed,
             start,
             progress,
+            delivered: 0,
             failed: false,
             ended: &mut self.ended,
             tail: self.tail.as_ref(),
@@ -198,21 +205,18 @@ impl<B: Send + 'static> DataLoader<B> {
     /// ```
     pub fn state(&self) -> Result<Saved, Error> {
         let in_order = self.options.in_order;
-        match &self.current {
-            // An epoch that was chosen since then comes next, and the one before is over.
-            Some((start, progress)) if self.next.epoch == start.epoch + 1 => {
-                resume::state(&self.jobs, in_order, self.seed, start, progress, self.ended)
-            }
-            _ => {
-                let progress = Progress::at(&self.jobs, self.next.mark, self.next.lanes.as_deref());
-                let progress = Mutex::new(progress);
-                resume::state(&self.jobs, in_order, self.seed, &self.next, &progress, false)
-            }
+        if let Some((start, progress)) = &self.current {
+            return resume::state(&self.jobs, in_order, self.seed, start, progress, self.ended);
         }
+        let progress = Progress::at(&self.jobs, self.next.mark, self.next.lanes.as_deref());
+        let progress = Mutex::new(progress);
+        resume::state(&self.jobs, in_order, self.seed, &self.next, &progress, false)
     }
 
     /// Chooses the epoch of the next [`iter`](DataLoader::iter), from 0; later ones count on.
     pub fn set_epoch(&mut self, epoch: u64) {
+        // The one before is over.
+        self.current = None;
         if epoch != self.next.epoch {
             self.next = Start {
                 epoch,
@@ -273,6 +277,7 @@ pub struct Epoch<'a, B> {
     seed: u64,
     start: Start,
     progress: Arc<Mutex<Progress>>,
+    delivered: u64,
     /// No batch can come any more, though the epoch is not at its end.
     failed: bool,
     ended: &'a mut bool,
@@ -282,7 +287,7 @@ pub struct Epoch<'a, B> {
 impl<B> Epoch<'_, B> {
     /// Batches handed over so far; those that a resumed epoch passed over are not counted.
     pub fn delivered(&self) -> u64 {
-        self.delivery.delivered()
+        self.delivered
     }
 
     /// Where the loader stands; see [`DataLoader::state`].
@@ -384,7 +389,11 @@ impl<B> Epoch<'_, B> {
                 return Asked::End;
             }
             Some(Ok(delivered)) => {
-                self.settle(delivered.position);
+                // One that cannot be handed over is made again behind a state.
+                if delivered.output.as_ref().err().is_none_or(Error::may_continue) {
+                    self.settle(delivered.position);
+                    self.delivered += 1;
+                }
                 delivered.output
             }
             Some(Err(Failure::TimedOut { .. })) if trying => return Asked::NotReady,

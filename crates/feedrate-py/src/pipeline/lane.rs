@@ -104,6 +104,7 @@ impl Lane {
 /// The exception for a failure: the user's own with a note, or a `PipelineError`. Both have `step`, `shard`, `key` and `may_continue`.
 pub(crate) fn raise(py: Python<'_>, failure: Failure) -> PyErr {
     let text = failure.to_string();
+    let alone = failure.alone();
     let Failure {
         step,
         shard,
@@ -144,5 +145,9 @@ pub(crate) fn raise(py: Python<'_>, failure: Failure) -> PyErr {
     let _ = value.setattr("shard", name(shard));
     let _ = value.setattr("key", name(key));
     let _ = value.setattr("may_continue", may_continue);
+    if alone {
+        // Nothing against the element: not told before, and not to be passed over.
+        let _ = value.setattr("of_the_moment", true);
+    }
     error
 }

@@ -69,8 +69,8 @@ pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
     kept: Option<Kept<P, K>>,
     /// A worker lost for good: the epoch cannot be completed, and every further call says so.
     broken: Option<Lost<P::Job>>,
-    /// Workers that have died and could not be replaced yet, with their tasks: tried again with every call.
-    vacant: Vec<(usize, Vec<Task<P::Job>>)>,
+    /// Workers that have died and could not be replaced yet, which is tried again with every call, or were not, until the next epoch.
+    vacant: Vec<usize>,
     /// Batches taken whose place in the window is still theirs.
     taken: usize,
     /// Deaths of each worker during its start, in a row.
@@ -123,8 +123,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     fn start(&mut self, plan: P, worker: usize, position: u64) -> Result<(), FailureOf<P, K>> {
         self.window.reset(worker, position);
-        // Their tasks are of the epoch before.
-        self.vacant.iter_mut().for_each(|(_, tasks)| tasks.clear());
+        self.failed_starts.fill(0);
         self.last = None;
         self.delivered = 0;
         self.planned_all = false;
@@ -134,6 +133,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.taken = 0;
         self.plan = Some(plan);
         self.epoch += 1;
+        self.fill_vacancies()?;
         self.pool.begin_epoch(self.epoch).map_err(Failure::Pool)?;
         if self.options.ahead { self.fill() } else { Ok(()) }
     }
@@ -342,9 +342,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     /// Waits for the pool once and books what it reports.
     fn pump(&mut self, timeout: Option<Duration>) -> Result<(), FailureOf<P, K>> {
-        while let Some((worker, tasks)) = self.vacant.pop() {
-            self.replace(worker, tasks)?;
-        }
+        self.fill_vacancies()?;
         let mut events = std::mem::take(&mut self.events);
         let begun = Instant::now();
         let waited = self.pool.wait(timeout, &mut events);
@@ -398,9 +396,9 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.counters.deaths += 1;
         if !self.window.is_active(worker) && death.ready {
             // Its stream had ended: nothing is lost. The next epoch finds a new worker.
-            return self.replace(worker, Vec::new());
+            return self.replace(worker);
         }
-        let (mut tasks, mut twice) = self.window.died(worker, death.ready);
+        let (tasks, mut twice) = self.window.died(worker, death.ready);
         if !death.ready {
             self.failed_starts[worker] += 1;
             twice = self.failed_starts[worker] >= 2;
@@ -415,23 +413,32 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         };
         if !self.options.redo || self.options.pinned || never_started {
             self.broken = Some(lost(&tasks, death));
+            self.vacant.push(worker);
             return Ok(());
         }
         if twice {
             let lost = lost(&tasks[..1], death);
             self.window.give_up(worker, lost);
-            tasks.remove(0);
         }
-        self.replace(worker, tasks)
+        self.replace(worker)
     }
 
-    /// Puts a new worker in the place of one that has died, and gives it these tasks again. Where that fails, the next call tries it.
-    fn replace(&mut self, worker: usize, tasks: Vec<Task<P::Job>>) -> Result<(), FailureOf<P, K>> {
+    fn fill_vacancies(&mut self) -> Result<(), FailureOf<P, K>> {
+        while let Some(worker) = self.vacant.pop() {
+            self.replace(worker)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a new worker in the place of one that has died, and gives it its tasks again, with those that were planned meanwhile. Where
+    /// that fails, the next call tries it.
+    fn replace(&mut self, worker: usize) -> Result<(), FailureOf<P, K>> {
         let completed = self.window.completed(worker);
         if let Err(error) = self.pool.revive(worker, self.epoch, completed) {
-            self.vacant.push((worker, tasks));
+            self.vacant.push(worker);
             return Err(Failure::Pool(error));
         }
+        let tasks = self.window.tasks_of(worker);
         for task in &tasks {
             self.pool.submit(worker, task).map_err(Failure::Pool)?;
         }

@@ -30,7 +30,6 @@ pub struct Builder<S: Samples, B> {
     pub(super) source: S,
     collate: Collate<S::Item, B>,
     cut: Cut,
-    unbatched: bool,
     place: Place<B>,
     in_flight: usize,
     prefetch: Option<usize>,
@@ -64,8 +63,8 @@ impl<S: Samples> Builder<S, Vec<S::Item>> {
             cut: Cut {
                 batch_size: None,
                 drop_last: false,
+                unbatched: false,
             },
-            unbatched: false,
             place: Place::Inline,
             in_flight: 1,
             prefetch: None,
@@ -111,7 +110,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             samples.pop().ok_or_else(|| BoxError::from("a task without a sample"))
         };
         let mut builder = self.with_collate(Arc::new(one));
-        builder.unbatched = true;
+        builder.cut.unbatched = true;
         builder
     }
 
@@ -120,7 +119,6 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             source: self.source,
             collate,
             cut: self.cut,
-            unbatched: self.unbatched,
             place: match self.place {
                 Place::Threads(workers) => Place::Threads(workers),
                 Place::Inline | Place::Processes(..) => Place::Inline,
@@ -292,7 +290,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             ));
         }
         self.source.refuses(inline)?;
-        if self.unbatched && (self.cut.drop_last || self.cut.batch_size.is_some_and(|n| n != 1)) {
+        if self.cut.unbatched && (self.cut.drop_last || self.cut.batch_size.is_some_and(|n| n != 1)) {
             return Err(Error::config(
                 "unbatched() gives single samples: leave batch_size and drop_last out",
             ));

@@ -584,10 +584,11 @@ impl LaneProgress {
             let left = lanes.filter_map(|lane| self.rest.remove(&lane)).flatten();
             columns.push(left.collect());
         }
-        let whole = columns.len() * size;
+        let whole = columns.len().saturating_mul(size);
         let mut batches = VecDeque::new();
         while columns.iter().any(|column| !column.is_empty()) {
-            let mut batch = Vec::with_capacity(whole);
+            let there: usize = columns.iter().map(VecDeque::len).sum();
+            let mut batch = Vec::with_capacity(whole.min(there));
             for column in &mut columns {
                 batch.extend(column.drain(..size.min(column.len())));
             }

@@ -93,15 +93,26 @@ impl Order {
         self.sampler().restore(state)
     }
 
+    /// Back to where it was before an epoch that could not be begun, as far as it has states.
+    pub(super) fn put_back(&mut self, before: &State) {
+        if *before != State::Null {
+            let _ = catch(|| self.restore(before).map_err(BoxError::from));
+        }
+    }
+
     /// Passes over what was delivered before. A sampler with states is trusted and may jump; one without is gone through, and
-    /// must give what it gave.
+    /// must give what it gave. Errors in between were seen before.
     fn pass(&mut self, mark: &Mark, trusted: bool) -> Result<(), BoxError> {
         let (wanted, found) = if !trusted {
             let mut again = Mark::default();
-            while again.batches < mark.batches
-                && let Some(indices) = self.sampler().next()?
-            {
-                again.add(&indices);
+            let mut errors = 0;
+            while again.batches < mark.batches {
+                match self.sampler().next() {
+                    Ok(Some(indices)) => again.add(&indices),
+                    Ok(None) => break,
+                    Err(error) if errors == ERRORS => return Err(error),
+                    Err(_) => errors += 1,
+                }
             }
             if again.batches == mark.batches && again != *mark {
                 return Err(Error::state(format!(
@@ -128,6 +139,16 @@ impl Order {
         ))
         .into())
     }
+}
+
+/// Errors of a sampler that are taken for ones that were seen before.
+const ERRORS: usize = 1 << 16;
+
+fn unpassed(error: &dyn std::error::Error) -> BoxError {
+    Error::state(format!(
+        "what was delivered before could not be passed over, for the sampler fails there: {error}"
+    ))
+    .into()
 }
 
 /// How far an epoch is.
@@ -251,7 +272,12 @@ impl EpochPlan {
         if self.planned.batches > 0 || self.planned.samples > 0 {
             // What cannot be exact is not done at all.
             self.failed = true;
-            order.pass(&self.planned, self.trusted)?;
+            let passed = catch(|| order.pass(&self.planned, self.trusted));
+            passed.map_err(|(_, error)| match error.downcast::<Error>() {
+                Ok(error) if error.is_state() => error,
+                Ok(error) => unpassed(&*error),
+                Err(error) => unpassed(&*error),
+            })?;
             self.failed = false;
         }
         Ok(())

@@ -9,6 +9,8 @@ use crate::state::State;
 
 /// Version of the format, under the key `feedrate`.
 const VERSION: u64 = 1;
+/// Nobody has counted further.
+const COUNT: u64 = 1 << 60;
 
 /// Where an epoch is to begin.
 #[derive(Debug, Clone, Default)]
@@ -89,6 +91,12 @@ impl Resume {
             samples: state.number("samples")?,
             hash: state.number("hash")?,
         };
+        if mark.batches.max(mark.samples) > COUNT {
+            return Err(Error::state(format!(
+                "{} batches of {} samples are more than an epoch has: resume with what `state` gave, unchanged",
+                mark.batches, mark.samples
+            )));
+        }
         if let (false, Some(size)) = (same, indices.batch_size) {
             mark.batches = mark.samples.div_ceil(size as u64);
         }
@@ -128,14 +136,14 @@ pub(super) fn state(
             return Ok(State::map([
                 ("feedrate", VERSION.into()),
                 ("seed", seed.into()),
-                ("epoch", (start.epoch + u64::from(ended)).into()),
+                ("epoch", start.epoch.saturating_add(u64::from(ended)).into()),
                 ("lanes", lanes.map_or(State::Null, LaneProgress::state)),
             ]));
         }
         Jobs::Stream(_) => return Err(streams()),
     };
     let (epoch, mark, sampler) = if ended {
-        (start.epoch + 1, Mark::default(), None)
+        (start.epoch.saturating_add(1), Mark::default(), None)
     } else {
         (start.epoch, progress.delivered(), progress.before().cloned())
     };

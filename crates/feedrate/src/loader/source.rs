@@ -73,6 +73,8 @@ pub(super) struct Cut {
     /// As given; 1 otherwise.
     pub(super) batch_size: Option<usize>,
     pub(super) drop_last: bool,
+    /// Whether single samples are given.
+    pub(super) unbatched: bool,
 }
 
 impl Cut {
@@ -140,9 +142,9 @@ impl<D: Dataset> Samples for MapSource<D> {
             batch_sampler,
         } = self;
         if let Some(batches) = batch_sampler {
-            if cut.batch_size.is_some() || cut.drop_last || shuffle || sampler.is_some() {
+            if cut.batch_size.is_some() || cut.drop_last || cut.unbatched || shuffle || sampler.is_some() {
                 return Err(Error::config(
-                    "batch_sampler decides the batches by itself: leave batch_size, drop_last, shuffle and sampler out",
+                    "batch_sampler decides the batches by itself: leave batch_size, drop_last, unbatched, shuffle and sampler out",
                 ));
             }
             return Ok(Jobs::Indices(Indices::of_batches(batches, dataset.len())));

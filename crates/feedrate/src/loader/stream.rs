@@ -27,6 +27,18 @@ struct Shared<B> {
     changed: Condvar,
 }
 
+/// Ends the stream of a thread that unwinds, so that its task does not wait for ever.
+struct WakeAtPanic<'a, B>(&'a Shared<B>);
+
+impl<B> Drop for WakeAtPanic<'_, B> {
+    fn drop(&mut self) {
+        let before = std::mem::replace(&mut *self.0.lock(), Slot::Over);
+        if let Slot::Wanted(waker) = before {
+            waker.wake();
+        }
+    }
+}
+
 impl<B> Shared<B> {
     fn lock(&self) -> MutexGuard<'_, Slot<B>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +55,9 @@ impl<B> Shared<B> {
                 return;
             }
             drop(slot);
+            let waking = WakeAtPanic(self);
             let found = epoch.next();
+            std::mem::forget(waking);
             let ended = found.is_none();
             let mut slot = self.lock();
             if matches!(*slot, Slot::Over) {

@@ -58,7 +58,7 @@ impl Failure {
 
 impl Failure {
     /// Whether it says nothing of the element, so that other lanes do not see it: an interrupt, a failure of the system.
-    pub(crate) fn alone(&self) -> bool {
+    pub fn alone(&self) -> bool {
         if self.source.downcast_ref::<Interrupt>().is_some() {
             return true;
         }

@@ -44,6 +44,26 @@ pub struct Budget<S> {
     ended: bool,
 }
 
+/// A single sample is longer than a batch may be.
+#[derive(Debug)]
+struct TooLong {
+    index: usize,
+    length: usize,
+    limit: usize,
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, length, limit } = self;
+        write!(
+            f,
+            "sample {index} has length {length}, and a batch at most {limit}: raise the budget, or leave it out"
+        )
+    }
+}
+
+impl std::error::Error for TooLong {}
+
 impl<S: Sampler<Item = usize>> Budget<S> {
     /// At most `budget` for each batch, padding included. A single sample that is longer is an error when its turn comes; asked
     /// again, the sampler goes on behind it.
@@ -114,10 +134,7 @@ impl<S: Sampler<Item = usize>> Sampler for Budget<S> {
             let length = (self.length)(index);
             if length > self.limit {
                 let limit = self.limit;
-                return Err(format!(
-                    "sample {index} has length {length}, and a batch at most {limit}: raise the budget, or leave it out"
-                )
-                .into());
+                return Err(Box::new(TooLong { index, length, limit }));
             }
             let samples = self.gathered.len() + 1;
             let cost = samples.saturating_mul(self.longest.max(length));
@@ -130,6 +147,20 @@ impl<S: Sampler<Item = usize>> Sampler for Budget<S> {
             return Ok(Some(batch));
         }
         Ok((!self.gathered.is_empty()).then(|| self.finish()))
+    }
+
+    /// Steps over samples that are too long, as who goes on behind their errors does.
+    fn skip(&mut self, count: usize) -> Result<usize, BoxError> {
+        let mut skipped = 0;
+        while skipped < count {
+            match self.next() {
+                Ok(Some(_)) => skipped += 1,
+                Ok(None) => break,
+                Err(error) if error.is::<TooLong>() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(skipped)
     }
 
     /// Unknown before the lengths are.

@@ -76,6 +76,10 @@ impl<S: Sampler> Sampler for Repeat<S> {
                 return Ok(Some(item));
             }
             self.end_round();
+            if self.inner.len() == Some(0) {
+                // It need not be asked as often.
+                self.round = self.times;
+            }
         }
         Ok(None)
     }
@@ -112,6 +116,9 @@ impl<S: Sampler> Sampler for Repeat<S> {
             skipped += passed;
             if skipped < count {
                 self.end_round();
+                if self.inner.len() == Some(0) {
+                    self.round = self.times;
+                }
             }
         }
         Ok(skipped)

@@ -45,6 +45,8 @@ pub struct Ranks<S> {
     /// The round that is being dealt out, as far as it was drawn before an error.
     round: Vec<usize>,
     ended: bool,
+    /// The number of ranks of a state, until its epoch is gone on with.
+    before: Option<usize>,
 }
 
 impl<S: Sampler<Item = usize>> Ranks<S> {
@@ -63,6 +65,7 @@ impl<S: Sampler<Item = usize>> Ranks<S> {
             first: Vec::new(),
             round: Vec::new(),
             ended: false,
+            before: None,
         })
     }
 
@@ -94,6 +97,7 @@ impl<S: Sampler<Item = usize>> Sampler for Ranks<S> {
     }
 
     fn next(&mut self) -> Result<Option<usize>, BoxError> {
+        self.before = None;
         if self.ended {
             return Ok(None);
         }
@@ -122,7 +126,8 @@ impl<S: Sampler<Item = usize>> Sampler for Ranks<S> {
     }
 
     /// Of all ranks: the position is that of the shared order, so any rank may take it up, in a world of another size too
-    /// where nothing has been padded.
+    /// where nothing has been padded. A loader's state has the sampler as it was before the epoch, and is taken up in the middle of one by as
+    /// many ranks only.
     fn state(&self) -> Option<State> {
         Some(State::map([
             ("sampler", "ranks".into()),
@@ -143,7 +148,9 @@ impl<S: Sampler<Item = usize>> Sampler for Ranks<S> {
             let fix = "resume with the same number of ranks, with fewer, or without padding";
             state.must_be("world", self.world, "ranks", fix)?;
         }
+        let before = state.count("world")?;
         self.inner.restore(state.entry("of")?)?;
+        self.before = Some(before).filter(|before| *before != self.world);
         self.first = first;
         self.first.truncate(self.world);
         self.round = round;
@@ -152,6 +159,16 @@ impl<S: Sampler<Item = usize>> Sampler for Ranks<S> {
     }
 
     fn skip(&mut self, count: usize) -> Result<usize, BoxError> {
+        if count > 0
+            && let Some(before) = self.before
+        {
+            // A loader counts what its rank was given from the start of the epoch on.
+            return Err(Error::state(format!(
+                "the state was saved by one of {before} ranks, in the middle of an epoch, and here are {}: resume with {before} ranks",
+                self.world
+            ))
+            .into());
+        }
         let mut skipped = 0;
         while skipped < count && (self.first.len() < self.world || !self.round.is_empty()) {
             if self.next()?.is_none() {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use feedrate::deliver::{Delivery, Failure, Options};
 use feedrate::random::Key;
-use feedrate::work::Pool;
 
 use crate::simulated::{Job, Plan, Simulated, options, plan};
 
@@ -215,11 +214,43 @@ fn without_redo_and_with_streams_a_death_is_final() {
             (6, delivered, false)
         );
         assert!(matches!(delivery.next(None), Some(Err(Failure::Lost(_)))));
-        // The next epoch may be begun, as far as the delivery is concerned.
-        delivery.pool_mut().revive(0, 2, None).unwrap();
+        // The next epoch has all workers again.
         delivery.pool_mut().kills.clear();
         delivery.begin(plan(4, |_| 0)).unwrap();
-        assert!(delivery.next(None).unwrap().is_ok());
+        assert_eq!(delivery.pool().revived, 1);
+        let positions: Vec<_> = std::iter::from_fn(|| delivery.next(None))
+            .map(|got| got.unwrap().position)
+            .collect();
+        assert_eq!(positions, [0, 1, 2, 3]);
+    }
+}
+
+/// A worker that cannot be replaced at once gets its tasks when it can be, and so it does in an epoch that was begun meanwhile.
+#[test]
+fn workers_are_replaced_when_they_can_be() {
+    for begins_again in [false, true] {
+        let mut pool = Simulated::new(5, 2);
+        pool.refused_revivals = 2;
+        let mut delivery = Delivery::new(pool, options(4));
+        delivery.begin(plan(12, |number| u32::from(number == 3))).unwrap();
+        let (mut positions, mut errors) = (Vec::new(), 0);
+        loop {
+            match delivery.next(None) {
+                Some(Ok(got)) => positions.push(got.position),
+                Some(Err(Failure::Pool(_))) => {
+                    errors += 1;
+                    if begins_again && errors == 1 {
+                        positions.clear();
+                        assert!(matches!(delivery.begin(plan(12, |_| 0)), Err(Failure::Pool(_))));
+                        delivery.begin(plan(12, |_| 0)).unwrap();
+                    }
+                }
+                None => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(positions.iter().copied().eq(0..12), "{positions:?}");
+        assert_eq!((errors, delivery.pool().revived), (if begins_again { 1 } else { 2 }, 1));
     }
 }
 

@@ -480,3 +480,33 @@ fn a_state_is_of_its_files() {
     assert_eq!(next.iter().unwrap().count(), 8);
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// One batch of all there is; what was handed over is counted in batches, and not in turns.
+#[test]
+fn batches_larger_than_all_data() {
+    for size in [usize::MAX, 1 << 62, 1 << 40] {
+        let mut loader = DataLoader::pipeline(numbers("n", 10)).batch_size(size).build().unwrap();
+        let mut epoch = loader.iter().unwrap();
+        let batches: Vec<_> = epoch.by_ref().map(ints).collect();
+        assert_eq!(epoch.delivered(), 1);
+        let mut all = batches.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>(), "{size}");
+    }
+}
+
+/// Each lane says it once, and is at its end.
+#[test]
+fn a_pipeline_that_cannot_be_opened_ends() {
+    let gone = Pipeline::source(feedrate::source::JsonLines::new(["/there/is/no/such/file.jsonl"]));
+    for threads in [0, 2] {
+        let builder = DataLoader::pipeline(gone.clone()).batch_size(4);
+        let builder = if threads > 0 { builder.threads(threads) } else { builder };
+        let mut loader = builder.build().unwrap();
+        for _ in 0..2 {
+            let errors: Vec<_> = loader.iter().unwrap().take(100).map(Result::unwrap_err).collect();
+            assert!((1..=8).contains(&errors.len()), "{}", errors.len());
+            assert!(errors[0].to_string().contains("no/such/file"), "{}", errors[0]);
+        }
+    }
+}

@@ -342,6 +342,11 @@ fn arguments_that_do_not_fit_are_refused() {
             .build()
             .err(),
         map().batch_size(2).unbatched().build().err(),
+        map()
+            .batch_sampler(sampler::from_iter(|_| [vec![1, 2]]))
+            .unbatched()
+            .build()
+            .err(),
         stream().batch_size(0).build().err(),
         stream().threads(1).items_in_flight(2).build().err(),
     ];

@@ -211,6 +211,9 @@ fn without_redo_a_death_ends_the_epoch() {
     let error = results.last().unwrap().as_ref().unwrap_err();
     assert!(error.is_worker_died() && !error.may_continue(), "{error}");
     assert!(results.len() <= 2);
+    // The next epoch has a worker again.
+    let results: Result<Vec<_>, _> = loader.iter().unwrap().collect();
+    assert_eq!(results.unwrap().len(), 3);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use feedrate::loader::MapSource;
 use feedrate::random::Mt19937;
-use feedrate::sampler::{self, Order, Random, Ranks, Remainder, Repeat, Sequential, Weighted};
+use feedrate::sampler::{self, Order, Random, Ranks, Remainder, Repeat, Sampler, Sequential, Weighted};
 use feedrate::{Builder, Context, DataLoader, Dataset, Error, State, dataset};
 
 const SAMPLES: usize = 23;
@@ -221,13 +221,16 @@ fn another_epoch_can_be_chosen() {
             .seed(3)
     };
     let mut loader = build().build().unwrap();
-    loader.iter().unwrap().next();
-    loader.set_epoch(7);
+    for chosen in [1, 7] {
+        loader.iter().unwrap().next();
+        loader.set_epoch(chosen);
+        let state = loader.state().unwrap();
+        assert_eq!(
+            (state.number("epoch").unwrap(), state.number("batches").unwrap()),
+            (chosen, 0)
+        );
+    }
     let state = loader.state().unwrap();
-    assert_eq!(
-        (state.number("epoch").unwrap(), state.number("batches").unwrap()),
-        (7, 0)
-    );
     let expected = loader.iter().unwrap().collect::<Result<Vec<_>, _>>().unwrap();
     let mut resumed = build().resume(state).build().unwrap();
     assert_eq!(
@@ -357,4 +360,100 @@ fn another_order_is_found_out() {
         .batch_size(2)
         .sampler(Sequential::new(10));
     assert!(with_states.resume(state).build().unwrap_err().is_state());
+}
+
+/// A loader's state counts the samples of its own rank.
+#[test]
+fn ranks_of_another_number_are_refused_in_the_middle_of_an_epoch() {
+    let build = |rank, world| {
+        let shuffled = sampler::Shuffled::new(20, 3).unwrap();
+        DataLoader::builder(dataset::range(0..20))
+            .batch_size(2)
+            .sampler(Ranks::new(shuffled, rank, world, Remainder::Exact).unwrap())
+    };
+    let mut loader = build(0, 2).build().unwrap();
+    let mut epoch = loader.iter().unwrap();
+    let first: Vec<usize> = epoch.by_ref().take(2).flat_map(Result::unwrap).collect();
+    let state = epoch.state().unwrap();
+    let rest: Vec<usize> = epoch.flat_map(Result::unwrap).collect();
+    assert_eq!((first.len(), rest.len()), (4, 6));
+    let mut same = build(0, 2).resume(state.clone()).build().unwrap();
+    assert_eq!(
+        same.iter().unwrap().flat_map(Result::unwrap).collect::<Vec<usize>>(),
+        rest
+    );
+    for world in [1, 4] {
+        let mut other = build(0, world).resume(state.clone()).build().unwrap();
+        let mut epoch = other.iter().unwrap();
+        let error = epoch.next().unwrap().unwrap_err();
+        assert!(error.is_state() && !error.may_continue());
+        assert!(error.to_string().contains("one of 2 ranks"), "{error}");
+        assert!(epoch.next().is_none());
+        // The state is still where it was.
+        assert_eq!(text(&epoch.state().unwrap()).number("epoch").unwrap(), 0);
+    }
+    // Between epochs any number may go on.
+    assert_eq!(same.state().unwrap().number("epoch").unwrap(), 1);
+    let mut other = build(3, 4).resume(same.state().unwrap()).build().unwrap();
+    assert_eq!(other.iter().unwrap().flat_map(Result::unwrap).count(), 5);
+}
+
+/// Has no states, and fails at some of its batches.
+#[derive(Debug)]
+struct Erring(usize);
+
+impl Sampler for Erring {
+    type Item = Vec<usize>;
+
+    fn begin(&mut self, _: u64) -> Result<(), feedrate::BoxError> {
+        self.0 = 0;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Vec<usize>>, feedrate::BoxError> {
+        self.0 += 1;
+        match self.0 {
+            3 | 8 => Err("a hole".into()),
+            ..13 => Ok(Some(vec![self.0])),
+            _ => Ok(None),
+        }
+    }
+
+    fn len(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// Errors of a sampler are told where they come, and a state behind them passes over them.
+#[test]
+fn states_behind_errors_of_a_sampler() {
+    let lengths = |i: usize| if i % 7 == 3 { 99 } else { 1 + i % 4 };
+    let budget = move || sampler::Budget::new(Sequential::new(SAMPLES), lengths, 10).unwrap();
+    let boxed = |of: usize| -> Box<dyn Sampler<Item = Vec<usize>>> {
+        if of == 0 {
+            Box::new(budget())
+        } else {
+            Box::new(Erring(0))
+        }
+    };
+    for of in 0..2 {
+        let build = || DataLoader::builder(dataset::range(0..23)).batch_sampler(boxed(of));
+        let whole: Vec<_> = build().build().unwrap().iter().unwrap().map(Result::ok).collect();
+        assert!(whole.iter().filter(|batch| batch.is_none()).count() >= 2);
+        for cut in 0..whole.len() {
+            let mut loader = build().threads(2).build().unwrap();
+            let mut epoch = loader.iter().unwrap();
+            let before: Vec<_> = epoch.by_ref().take(cut).map(Result::ok).collect();
+            assert_eq!(before, whole[..cut]);
+            let state = epoch.state().unwrap();
+            drop(epoch);
+            let mut resumed = build().resume(state).build().unwrap();
+            let rest: Vec<_> = resumed.iter().unwrap().filter_map(Result::ok).collect();
+            assert_eq!(
+                rest,
+                whole[cut..].iter().flatten().cloned().collect::<Vec<_>>(),
+                "{cut}"
+            );
+        }
+    }
 }

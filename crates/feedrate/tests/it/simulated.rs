@@ -44,6 +44,8 @@ pub(crate) struct Simulated {
     pub(crate) epoch: u64,
     pub(crate) submitted: usize,
     pub(crate) revived: u64,
+    /// Replacements that still fail.
+    pub(crate) refused_revivals: u32,
     /// Never finishes anything.
     pub(crate) stuck: bool,
 }
@@ -68,6 +70,7 @@ impl Simulated {
             epoch: 0,
             submitted: 0,
             revived: 0,
+            refused_revivals: 0,
             stuck: false,
         }
     }
@@ -189,6 +192,10 @@ impl Pool for Simulated {
     fn revive(&mut self, worker: usize, _: u64, _: Option<(u64, u64)>) -> Result<(), String> {
         let member = &mut self.workers[worker];
         assert!(!member.alive, "only a dead worker is replaced");
+        if self.refused_revivals > 0 {
+            self.refused_revivals -= 1;
+            return Err("no process to be had".to_owned());
+        }
         self.revived += 1;
         (member.alive, member.ready, member.left) = (true, false, 0);
         Ok(())

@@ -17,7 +17,8 @@ const LIGHT: usize = 2048;
 /// A lane that runs in a worker.
 #[expect(unnameable_types, reason = "only the pools hold it")]
 pub struct Open {
-    lane: Lane,
+    /// `None` where it cannot be opened, which was told.
+    lane: Option<Lane>,
     /// Units given.
     units: u64,
     over: bool,
@@ -38,7 +39,8 @@ impl Open {
             return Ok(left);
         }
         while !self.over && self.waiting.len() < samples {
-            match catch(|| self.lane.next().map_err(BoxError::from)) {
+            let Some(lane) = &mut self.lane else { break };
+            match catch(|| lane.next().map_err(BoxError::from)) {
                 Ok(Some(sample)) => self.waiting.push(sample.value),
                 Ok(None) => self.over = true,
                 Err((panic, error)) => {
@@ -59,7 +61,7 @@ impl Open {
             self.quiet -= 1;
             return None;
         }
-        let cursor = self.lane.cursor();
+        let cursor = self.lane.as_ref()?.cursor();
         self.quiet = cursor.to_string().len() / LIGHT;
         Some(cursor)
     }
@@ -107,25 +109,52 @@ impl<B> LaneWork<B> {
         if kept.get(&unit.lane).is_none_or(|open| open.units > unit.before) {
             let (at, cursor) = unit.begin.clone().unwrap_or((0, None));
             let opening = Opening::new(unit.lane, self.count, self.samples as u64, self.common.seed(), epoch);
-            let lane = catch(|| self.pipeline.lane(&opening, cursor.as_ref()).map_err(BoxError::from))?;
-            let open = Open {
-                lane,
+            let lane = catch(|| self.pipeline.lane(&opening, cursor.as_ref()).map_err(BoxError::from));
+            let mut open = Open {
+                lane: None,
                 units: at,
                 over: false,
                 waiting: Vec::new(),
                 left: None,
                 quiet: 0,
             };
+            let failed = match lane {
+                Ok(lane) => {
+                    open.lane = Some(lane);
+                    None
+                }
+                Err(error) => {
+                    // Told once, and then it is at its end: who goes on asking gets there.
+                    (open.units, open.over) = (unit.before + 1, true);
+                    Some(error)
+                }
+            };
             kept.insert(unit.lane, open);
+            if let Some(error) = failed {
+                return Err(error);
+            }
         }
-        let Some(open) = kept.get_mut(&unit.lane) else {
-            return Err((false, "a lane is missing".into()));
-        };
+        if let Some(open) = kept.get_mut(&unit.lane)
+            && let Err(error) = self.catch_up(open, unit)
+        {
+            // The next turn begins anew.
+            kept.remove(&unit.lane);
+            return Err(error);
+        }
+        kept.get_mut(&unit.lane)
+            .ok_or_else(|| (false, "a lane is missing".into()))
+    }
+
+    /// Reads again what was given before, to be where the turn is.
+    fn catch_up(&self, open: &mut Open, unit: &Unit) -> Result<(), (bool, BoxError)> {
         while open.units < unit.before {
-            // Given before: read again to be where the turn is.
-            if let Ok(found) = open.unit(self.samples)
-                && found.len() < self.samples
-            {
+            let found = match open.unit(self.samples) {
+                Ok(found) => found,
+                // Of the moment, and so not one that was told then.
+                Err((panic, error)) if error.downcast_ref().is_some_and(Failure::alone) => return Err((panic, error)),
+                Err(_) => continue,
+            };
+            if found.len() < self.samples {
                 if open.units <= unit.must {
                     let message = format!(
                         "the state was saved by another rank, and by its steps lane {} has given {} units, but it has only {} full ones: \
@@ -141,7 +170,7 @@ impl<B> LaneWork<B> {
                 (open.left, open.units) = (Some(found), unit.before);
             }
         }
-        Ok(open)
+        Ok(())
     }
 
     fn turn(

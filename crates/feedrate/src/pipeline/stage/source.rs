@@ -69,9 +69,9 @@ impl Share {
                 let turn = ordinal / block;
                 let ahead = (lane + lanes - turn % lanes) % lanes;
                 if ahead == 0 {
-                    return (0, (turn + 1) * block - ordinal);
+                    return (0, (turn + 1).saturating_mul(block) - ordinal);
                 }
-                ((turn + ahead) * block - ordinal, block)
+                ((turn + ahead).saturating_mul(block) - ordinal, block)
             }
         }
     }
