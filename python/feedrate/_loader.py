@@ -40,6 +40,11 @@ def _is_iterable(dataset: Any) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
         return True
+    if isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
+        raise TypeError(
+            f"a {type(dataset).__name__} can be iterated once, so that later epochs and other workers would find nothing, or the rest: "
+            "give an object whose __iter__ begins anew, as a class or feedrate.from_iterable() has it"
+        )
     return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
 
 
@@ -305,9 +310,9 @@ class _Iterator(Asked):
             return batch
         if batch is END:
             self._over = True
+            if self._num_yielded == 0:
+                _options.warn_no_batches(self._engine, *self._loader_data, drop_last=self._drop_last, plan=epoch.lanes)
             epoch.ended()
-            if self._num_yielded == 0 and self._drop_last:
-                _options.warn_no_batches(self._engine, *self._loader_data)
             if not self._persistent:
                 self._shutdown_workers()
             raise StopIteration

@@ -90,8 +90,16 @@ def dataset_epoch(dataset: Any) -> Any:
     return getattr(dataset, "epoch", None) if callable(getattr(dataset, "set_epoch", None)) else None
 
 
-def warn_no_batches(engine: Any, dataset: Any, batch_size: int | None) -> None:
-    """For an epoch that had no batch, not even one that failed, because of ``drop_last``: hardly ever meant."""
+def warn_no_batches(engine: Any, dataset: Any, batch_size: int | None, *, drop_last: bool, plan: Any) -> None:
+    """For an epoch that had no batch, not even one that failed, because of ``drop_last``, or because all elements were bad: hardly ever
+    meant. ``plan``: of a pipeline's lanes."""
+    bad = 0 if plan is None else plan.skipped + len(plan.last_skipped)
+    if bad:
+        entry = plan.last_skipped[-1] if plan.last_skipped else "see skipped"
+        warnings.warn(f"This epoch had no batch: on_error() left out {bad} bad elements. The last: {entry}", stacklevel=4)
+        return
+    if not drop_last:
+        return
     try:
         n = len(dataset)
     except TypeError:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from feedrate import _native, _same
+from feedrate import _arguments, _native, _same
 from feedrate._context import pipeline_key
 from feedrate._skipper import Skipper
 
@@ -128,10 +128,11 @@ class Pipeline:
 
     def map(self, function: Callable[[Any], Any]) -> Pipeline:
         """``function(element)`` for each."""
-        return self._then("map", _name(function), _callable("map", function))
+        return self._then("map", _name(function), _arguments.function("map", function))
 
     def select(self, *fields: str, **renamed: str) -> Pipeline:
         """Only these fields of each element; ``select("image", label="cls")`` calls ``cls`` ``label``."""
+        _arguments.names("select", fields)
         if twice := set(fields) & renamed.keys():
             raise ValueError(f"select() gives two fields the name {min(twice)!r}")
         return self._then("select", [*((f, f) for f in fields), *((old, new) for new, old in renamed.items())])
@@ -144,6 +145,7 @@ class Pipeline:
 
     def without(self, *fields: str) -> Pipeline:
         """All fields but these."""
+        _arguments.names("without", fields)
         return self._then("without", list(fields))
 
     def decode(self, *fields: str, **decoders: Callable[[bytes], Any]) -> Pipeline:
@@ -173,23 +175,23 @@ class Pipeline:
 
     def filter(self, function: Callable[[Any], Any]) -> Pipeline:
         """Those for which ``function(element)`` is true."""
-        return self._then("filter", _name(function), _callable("filter", function))
+        return self._then("filter", _name(function), _arguments.function("filter", function))
 
     def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Pipeline:
         """Every item of ``function(element)``, one after the other. The items of one element are held in memory."""
-        return self._then("flat_map", _name(function), _callable("flat_map", function))
+        return self._then("flat_map", _name(function), _arguments.function("flat_map", function))
 
     def take(self, count: int) -> Pipeline:
         """At most the first ``count`` elements."""
-        return self._then("take", _count("take", count, 0))
+        return self._then("take", _arguments.count("take", count, 0))
 
     def skip(self, count: int) -> Pipeline:
         """Without the first ``count`` elements."""
-        return self._then("skip", _count("skip", count, 0))
+        return self._then("skip", _arguments.count("skip", count, 0))
 
     def repeat(self, times: int | None = None) -> Pipeline:
         """``times`` over (``None``: for ever), with new random orders each time."""
-        return self._then("repeat", None if times is None else _count("repeat", times, 0))
+        return self._then("repeat", None if times is None else _arguments.count("repeat", times, 0))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) and index.step in (None, 1) and (index.start or 0) >= 0 and (index.stop or 0) >= 0:
@@ -208,13 +210,13 @@ class Pipeline:
     def batch(self, size: int, *, drop_last: bool = False, collate: Callable[[list[Any]], Any] | None = None) -> Pipeline:
         """Batches of ``size`` elements. Without ``collate``: numbers and arrays are stacked as arrays of their own type, text and bytes
         are listed, dicts and lists collated entry by entry; what comes as columns stays columns."""
-        function = None if collate is None else (_name(collate), _callable("batch", collate))
-        return self._then("batch", _count("batch", size, 1), bool(drop_last), False, function)
+        function = None if collate is None else (_name(collate), _arguments.function("batch", collate))
+        return self._then("batch", _arguments.count("batch", size, 1), bool(drop_last), False, function)
 
     def padded_batch(self, size: int, *, drop_last: bool = False) -> Pipeline:
         """Batches in which arrays of different shapes are filled up with zeros to the largest of each dimension; the lengths of the
         first dimension come as ``<field>_length``."""
-        return self._then("batch", _count("padded_batch", size, 1), bool(drop_last), True, None)
+        return self._then("batch", _arguments.count("padded_batch", size, 1), bool(drop_last), True, None)
 
     def unbatch(self) -> Pipeline:
         """The elements of batches one by one: of lists, and of dicts of arrays and lists along their first dimension. Behind
@@ -242,7 +244,14 @@ class Pipeline:
         ``open_sequences`` are filled at a time; a document goes to the ``"first"`` with room for it, or to the one that it fills
         ``"best"``. ``long``: what happens to documents longer than a sequence.
         """
-        options = _count("pack", length, 1), _count("pack", open_sequences, 1), fit, long, list(fields), padding
+        options = (
+            _arguments.count("pack", length, 1),
+            _arguments.count("pack", open_sequences, 1),
+            fit,
+            long,
+            list(fields),
+            padding,
+        )
         return self._then("pack", *options)
 
     def bucket_batch(
@@ -263,7 +272,7 @@ class Pipeline:
             raise TypeError(f"bucket_batch() takes a list of boundaries, but got {boundaries!r}")
         edges = [float(edge) for edge in boundaries]
         each = sizes if isinstance(sizes, Iterable) else [sizes] * (len(edges) + 1)
-        rule = {"boundaries": edges, "sizes": [_count("bucket_batch", size, 1) for size in each]}
+        rule = {"boundaries": edges, "sizes": [_arguments.count("bucket_batch", size, 1) for size in each]}
         return self._gather("bucket_batch", key, rule, drop_last, pad, collate)
 
     def budget_batch(
@@ -286,14 +295,14 @@ class Pipeline:
         rule = {
             "budget": float(budget),
             "padded": bool(padded),
-            "most": None if max_samples is None else _count("budget_batch", max_samples, 1),
+            "most": None if max_samples is None else _arguments.count("budget_batch", max_samples, 1),
             "oversize": oversize,
         }
         return self._gather("budget_batch", key, rule, drop_last, pad, collate)
 
     def _gather(self, step: str, key: Any, rule: Any, drop_last: bool, pad: bool, collate: Any) -> Pipeline:
-        function = None if collate is None else (_name(collate), _callable(step, collate))
-        return self._then("gather", _name(key), _callable(step, key), rule, bool(drop_last), bool(pad), function)
+        function = None if collate is None else (_name(collate), _arguments.function(step, collate))
+        return self._then("gather", _name(key), _arguments.function(step, key), rule, bool(drop_last), bool(pad), function)
 
     # -- made once, made ahead, read once
 
@@ -310,19 +319,19 @@ class Pipeline:
         """
         if limit is None:
             limit = 1 << 30 if folder is None else 16 << 30
-        return self._then("cache", _count("cache", limit, 0), None if folder is None else os.fspath(folder))
+        return self._then("cache", _arguments.count("cache", limit, 0), None if folder is None else os.fspath(folder))
 
     def prefetch(self, count: int) -> Pipeline:
         """Up to ``count`` elements are made ahead by a thread, while what follows works on others. In a loader with workers each
         lane has such a thread; Python functions before and behind it share the GIL."""
-        return self._then("prefetch", _count("prefetch", count, 1))
+        return self._then("prefetch", _arguments.count("prefetch", count, 1))
 
     def fork(self, count: int = 2, *, buffer: int = 1000) -> tuple[Pipeline, ...]:
         """The same stream for ``count`` readers that are joined again: ``left, right = p.fork()``, ``left.zip(right.map(f))`` reads and
         makes ``p`` once. Of what one lags behind, ``buffer`` elements are held, and what is more is made again. Readers that are not
         joined read it each for itself. Elements come out as arrays, numbers, text, bytes, and dicts and lists of them.
         """
-        return self._branches(_count("fork", count, 1), buffer, None)
+        return self._branches(_arguments.count("fork", count, 1), buffer, None)
 
     def route(self, function: Callable[[Any], Any], keys: Sequence[Any], *, buffer: int = 1000) -> tuple[Pipeline, ...]:
         """A stream for each of ``keys``, of the elements for which ``function(element)`` is that key; another result is a bad element.
@@ -330,13 +339,13 @@ class Pipeline:
         keys = list(keys)
         if len(set(keys)) < len(keys) or not keys:
             raise ValueError(f"route() takes different keys, at least one, but got {keys!r}")
-        route = _Route(_callable("route", function), keys)
+        route = _Route(_arguments.function("route", function), keys)
         return self._branches(len(keys), buffer, (f"{_name(function)}, {keys!r}", route))
 
     def _branches(self, count: int, buffer: int, by: Any) -> tuple[Pipeline, ...]:
         # Branches know one another by this number, also after they were pickled.
         number = int.from_bytes(os.urandom(8), "little")
-        return tuple(self._then("branch", number, at, count, _count("fork", buffer, 0), by) for at in range(count))
+        return tuple(self._then("branch", number, at, count, _arguments.count("fork", buffer, 0), by) for at in range(count))
 
     # -- order
 
@@ -360,11 +369,13 @@ class Pipeline:
             return self._then("shuffle_parts")
         if window == "all":
             return self._then("shuffle_all")
-        return self._then("shuffle", _count("shuffle", window, 1))
+        return self._then("shuffle", _arguments.count("shuffle", window, 1))
 
     def sort_within(self, window: int, key: Callable[[Any], float]) -> Pipeline:
         """Sorts windows of ``window`` elements by ``key(element)``, smallest first, one window after the other."""
-        return self._then("sort_within", _count("sort_within", window, 1), _name(key), _callable("sort_within", key))
+        return self._then(
+            "sort_within", _arguments.count("sort_within", window, 1), _name(key), _arguments.function("sort_within", key)
+        )
 
     # -- several pipelines
 
@@ -386,21 +397,21 @@ class Pipeline:
 
     def interleave(self, *others: Pipeline, block: int = 1) -> Pipeline:
         """``block`` elements of each in turn; what has run out is left out."""
-        return _made("interleave", (self, *_pipelines("interleave", others)), (_count("interleave", block, 1),))
+        return _made("interleave", (self, *_pipelines("interleave", others)), (_arguments.count("interleave", block, 1),))
 
     def join(self, *others: Pipeline, ahead: int = 2) -> Pipeline:
         """Elements of all, of whichever has one first; a thread makes up to ``ahead`` of each. For slow sources of different speed. Each
         element comes once, and a state is exact, but the order is another one each time: loaders take it with ``num_workers=0`` and one
         rank only.
         :meth:`interleave` and :func:`mix` have an order."""
-        return _made("ready", (self, *_pipelines("join", others)), (_count("join", ahead, 1),))
+        return _made("ready", (self, *_pipelines("join", others)), (_arguments.count("join", ahead, 1),))
 
     # -- of the whole
 
     def seed(self, seed: int) -> Pipeline:
         """The seed of all random steps. Without it: a loader's ``seed``, or with ``distributed`` 0, or one that the loader draws at its
         first epoch; 0 outside of loaders."""
-        return self._then("same", seed=_count("seed", seed, 0))
+        return self._then("same", seed=_arguments.count("seed", seed, 0))
 
     def lanes(self, rows: int | None = None, units: int | None = None) -> Pipeline:
         """How a loader cuts it into lanes: a step takes ``units`` units, of which each rank gets an equal number, and the next step takes
@@ -410,9 +421,9 @@ class Pipeline:
         """
         options = {}
         if rows is not None:
-            options["rows"] = _count("lanes", rows, 1)
+            options["rows"] = _arguments.count("lanes", rows, 1)
         if units is not None:
-            options["units"] = _count("lanes", units, 1)
+            options["units"] = _arguments.count("lanes", units, 1)
         return self._then("same", **options)
 
     def on_error(
@@ -429,7 +440,7 @@ class Pipeline:
         """
         if policy not in ("raise", "skip") and not callable(policy):
             raise ValueError(f'on_error() takes "raise", "skip" or a function, but got {policy!r}')
-        most = None if at_most is None else _count("on_error(at_most=…)", at_most, 0)
+        most = None if at_most is None else _arguments.count("on_error(at_most=…)", at_most, 0)
         path = None if log is None else os.fspath(log)
         return self._then("same", on_error=policy, at_most=most, log=path)
 
@@ -608,22 +619,6 @@ def _pipelines(step: str, others: tuple[Any, ...]) -> tuple[Pipeline, ...]:
     return others
 
 
-def _callable(step: str, function: Any) -> Any:
-    if not callable(function):
-        raise TypeError(f"{step}() takes a function, but got {function!r}")
-    return function
-
-
-def _count(step: str, value: Any, smallest: int) -> int:
-    try:
-        number = int(value.__index__())
-    except (AttributeError, TypeError):
-        raise TypeError(f"{step}() takes a whole number, but got {value!r}") from None
-    if number < smallest:
-        raise ValueError(f"{step}() takes a whole number from {smallest} on, but got {number}")
-    return number
-
-
 #: Steps and iteration give NumPy arrays; torch's collation and conversion make tensors of those without a copy.
 ARRAYS = "numpy"
 
@@ -660,8 +655,11 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
             shard, which it may share with others by records.
         **options: of the format: ``columns``, ``fields``, ``where``, ….
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return _made("open", (), ([os.fspath(path) for path in given], format, options, split, ARRAYS))
+    try:
+        given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    except TypeError:
+        raise TypeError(f"open() takes a path, or several, but got {paths!r}") from None
+    return _made("open", (), (given, format, options, split, ARRAYS))
 
 
 def from_items(items: Any) -> Pipeline:

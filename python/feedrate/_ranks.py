@@ -99,6 +99,11 @@ def find() -> tuple[int, int]:
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
+        raise ValueError(
+            f'distributed="auto": WORLD_SIZE is {os.environ["WORLD_SIZE"]} in the environment, and RANK is not set: each rank would read '
+            "everything. Set both, as torchrun does, or give distributed=(rank, world size)"
+        )
     jax = sys.modules.get("jax")
     if jax is not None:
         return int(jax.process_index()), int(jax.process_count())

@@ -638,7 +638,7 @@ class Resumable:
 
         Raises :class:`feedrate.ResumeError` for what cannot go on exactly, and then changes nothing. An empty state is the start.
         """
-        if state:
+        if state or state is None:
             state = copy.deepcopy(state)
             check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
             mine = _generators(self)

@@ -352,8 +352,8 @@ class _FeedIter(_BaseDataLoaderIter, Asked):
         if batch is NOT_READY:
             return batch
         if batch is END:
-            if self._num_yielded == 0 and self._drop_last:
-                _options.warn_no_batches(engine, self._dataset, self._batch_size)
+            if self._num_yielded == 0:
+                _options.warn_no_batches(engine, self._dataset, self._batch_size, drop_last=self._drop_last, plan=epoch.lanes)
             self._end()
             epoch.ended()
             raise StopIteration

@@ -552,6 +552,15 @@ fn pairs(py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<PathBuf>> {
     Ok(pairs)
 }
 
+/// Whether Megatron's index is beside a file of tokens.
+fn has_index(file: &std::path::Path) -> bool {
+    file.extension().is_none_or(|end| end != "idx") && file.with_extension("idx").is_file()
+}
+
+fn lacks_index(file: &std::path::Path) -> bool {
+    file.extension().is_none_or(|end| end != "idx") && !file.with_extension("idx").is_file()
+}
+
 fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Arc<dyn Source>> {
     let mut o = Options::new("tokens", options)?;
     let dtype: Option<String> = o.get("dtype")?;
@@ -575,7 +584,14 @@ fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) ->
     let wanted = || config("tokens: a flat file has no documents: give length= for windows of so many tokens");
     let source = if let Some(dtype) = dtype {
         let dtype = DType::from_name(&dtype).ok_or_else(|| config(format!("tokens: there is no dtype {dtype:?}")))?;
-        Tokens::raw(paths(py, &patterns)?, dtype, windows.ok_or_else(wanted)?)
+        let files = paths(py, &patterns)?;
+        if let Some(file) = files.iter().find(|file| has_index(file)) {
+            let index = file.with_extension("idx").display().to_string();
+            return Err(config(format!(
+                "tokens: {index} says what the tokens beside it are: leave dtype out, which is {dtype} here"
+            )));
+        }
+        Tokens::raw(files, dtype, windows.ok_or_else(wanted)?)
     } else if patterns.iter().any(|pattern| {
         std::path::Path::new(pattern)
             .extension()
@@ -583,7 +599,15 @@ fn tokens(py: Python<'_>, patterns: Vec<String>, options: &Bound<'_, PyDict>) ->
     }) {
         Tokens::npy(paths(py, &patterns)?, windows.ok_or_else(wanted)?)
     } else {
-        let megatron = Tokens::megatron(pairs(py, patterns)?);
+        let files = pairs(py, patterns)?;
+        if let Some(file) = files.iter().find(|file| file.is_file() && lacks_index(file)) {
+            let index = file.with_extension("idx").display().to_string();
+            return Err(config(format!(
+                "tokens: there is no {index}, which Megatron's files have beside them; for a flat file of tokens say what they are, as \
+                 dtype=\"uint16\""
+            )));
+        }
+        let megatron = Tokens::megatron(files);
         match windows {
             Some(windows) => megatron.windows(windows),
             None => megatron,

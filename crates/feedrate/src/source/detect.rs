@@ -232,6 +232,7 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
         }
     }
     let mut kinds: Vec<Format> = Vec::new();
+    let mut folders = Vec::new();
     let entries = std::fs::read_dir(path).map_err(|error| SourceError::io(&*name, &error))?;
     for entry in entries.flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
@@ -240,6 +241,7 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
         }
         let is_folder = entry.path().is_dir();
         let kind = if is_folder {
+            folders.push(entry.path());
             Some(Format::Files)
         } else {
             Format::of_name(&file)
@@ -251,6 +253,19 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
         }
     }
     match kinds[..] {
+        [Format::Files] => match folders.iter().find_map(|folder| shards(folder, DEEP)) {
+            Some(Ok((shard, format))) => {
+                let ending = shard.extension().unwrap_or_default().display().to_string();
+                let message = format!(
+                    "the folder has {format} files in its folders, such as {}: name them, as {}; or use format=\"files\" for all \
+                     files as they are",
+                    shard.display(),
+                    path.join("**").join(format!("*.{ending}")).display()
+                );
+                Err(SourceError::new(Fault::Unsupported, name, message))
+            }
+            _ => Ok(Format::Files),
+        },
         [] => Ok(Format::Files),
         [one] => Ok(one),
         _ => {
@@ -263,6 +278,34 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
             Err(SourceError::new(Fault::Unsupported, name, message))
         }
     }
+}
+
+/// How deep folders in folders are looked into, and how many names in each.
+const DEEP: usize = 4;
+const MANY: usize = 1000;
+
+/// The first shard in the folders below, by names; or that there are samples as files.
+fn shards(folder: &Path, deep: usize) -> Option<Result<(PathBuf, Format), ()>> {
+    let mut folders = Vec::new();
+    let mut found = None;
+    for entry in std::fs::read_dir(folder).ok()?.flatten().take(MANY) {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path();
+        if file.starts_with(['.', '_']) {
+            continue;
+        }
+        match Format::of_name(&file) {
+            _ if path.is_dir() => folders.push(path),
+            // Whatever else lies beside them.
+            Some(Format::Files) => return Some(Err(())),
+            Some(format) => found = Some((path, format)),
+            None => {}
+        }
+    }
+    found.map(Ok).or_else(|| {
+        let deeper = deep.checked_sub(1)?;
+        folders.iter().find_map(|folder| shards(folder, deeper))
+    })
 }
 
 /// What a path or pattern stands for: the format of the first file that it finds decides for all; see [`detect`] and

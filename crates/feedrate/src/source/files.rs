@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use super::shards::no_part;
 use super::{Fault, Mark, Part, Reader, Record, Source, SourceError};
 use crate::batch::{Value, spare};
-use crate::store;
+use crate::store::{self, is_index};
 
 /// Folders in each other that are entered.
 const DEEPEST: usize = 64;
@@ -253,7 +253,9 @@ impl<'a> Lister<'a> {
         for entry in fs::read_dir(path).map_err(|error| failed(&error))? {
             let entry = entry.map_err(|error| failed(&error))?;
             let name = entry.file_name();
-            if !self.options.hidden && (name.as_encoded_bytes().starts_with(b".") || name == "__MACOSX") {
+            if !self.options.hidden
+                && (name.as_encoded_bytes().starts_with(b".") || name == "__MACOSX" || is_index(Path::new(&name)))
+            {
                 self.listed.skipped += 1;
                 continue;
             }

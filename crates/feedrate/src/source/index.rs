@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Fault, SourceError};
-use crate::store::Blob;
+use crate::store::{Blob, INDEX};
 
 const MAGIC: &[u8; 16] = b"feedrate index 1";
 
@@ -127,17 +127,14 @@ fn path(at: &IndexAt, blob: &Blob) -> Option<PathBuf> {
         IndexAt::Memory => None,
         IndexAt::Beside => {
             let mut name = shard.file_name()?.to_owned();
-            name.push(".feedrate-index");
+            name.push(INDEX);
             Some(shard.with_file_name(name))
         }
         IndexAt::Folder(folder) => {
             // The whole path, so that shards of the same name in different folders have different indexes.
             let whole = std::path::absolute(shard).ok()?;
             let mut name = shard.file_name()?.to_owned();
-            name.push(format!(
-                ".{:016x}.feedrate-index",
-                hash(whole.as_os_str().as_encoded_bytes())
-            ));
+            name.push(format!(".{:016x}{INDEX}", hash(whole.as_os_str().as_encoded_bytes())));
             Some(folder.join(name))
         }
     }

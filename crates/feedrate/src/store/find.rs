@@ -16,6 +16,7 @@ use crate::source::{Fault, SourceError};
 /// - `*`, `?` and `[…]` stand for parts of one component, `**` for any number of folders. Names that begin with a dot are found only by a
 ///   component that begins with one. Symbolic links are followed; a folder is entered once for each way down, so loops end.
 /// - A folder stands for the files in it whose names do not begin with a dot or an underscore.
+/// - Indexes that are stored beside shards (`*.feedrate-index`) are passed over by folders and wildcards.
 ///
 /// Errors: a pattern that finds nothing says where it looked and what is there instead.
 pub fn find<S: AsRef<str>>(patterns: &[S]) -> Result<Vec<Blob>, SourceError> {
@@ -32,7 +33,8 @@ pub fn find<S: AsRef<str>>(patterns: &[S]) -> Result<Vec<Blob>, SourceError> {
                 let mut paths = expand(&name);
                 paths.sort_by(|a, b| by_bytes(a, b));
                 paths.dedup();
-                found.extend(paths.into_iter().filter(|path| path.is_file()).map(Blob::file));
+                paths.retain(|path| path.is_file() && (!is_index(path) || name.ends_with(INDEX)));
+                found.extend(paths.into_iter().map(Blob::file));
                 if found.len() == before {
                     return Err(nothing(pattern, Path::new(&name)));
                 }
@@ -47,11 +49,23 @@ pub fn find<S: AsRef<str>>(patterns: &[S]) -> Result<Vec<Blob>, SourceError> {
     Ok(found)
 }
 
+/// How the names of stored indexes end: they lie beside shards, and are none.
+pub(crate) const INDEX: &str = ".feedrate-index";
+
+pub(crate) fn is_index(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(INDEX.as_bytes())
+}
+
 /// The file, or the files of the folder.
 fn add(path: &Path, pattern: &str, found: &mut Vec<Blob>) -> Result<(), SourceError> {
     if !path.is_dir() {
         if !path.exists() {
             return Err(nothing(pattern, path));
+        }
+        if !path.is_file() {
+            // Opening a pipe waits for whoever writes to it.
+            let message = "it is no file but a pipe, a socket or a device, and shards are read by their positions: write it to a file";
+            return Err(SourceError::new(Fault::Unsupported, pattern, message));
         }
         found.push(Blob::file(path));
         return Ok(());
@@ -63,7 +77,7 @@ fn add(path: &Path, pattern: &str, found: &mut Vec<Blob>) -> Result<(), SourceEr
         let hidden = path
             .file_name()
             .is_some_and(|name| matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_')));
-        if !hidden && path.is_file() {
+        if !hidden && !is_index(&path) && path.is_file() {
             files.push(path);
         }
     }

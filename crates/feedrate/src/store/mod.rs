@@ -9,4 +9,5 @@ mod pattern;
 
 pub use blob::{Blob, Raw};
 pub use find::find;
+pub(crate) use find::{INDEX, is_index};
 pub use pattern::braces;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::batch::DType;
 use crate::source::npy::{Array, Kind};
-use crate::source::window::{Input, Window};
+use crate::source::window::{Input, Window, fill_at};
 use crate::source::{Fault, SourceError};
 
 /// So many tokens are widened at a time.
@@ -28,6 +28,13 @@ impl Flat {
         let name = Arc::clone(window.name());
         let size = window.len();
         if let Some(dtype) = dtype {
+            let mut head = [0; 6];
+            if fill_at(window.file(), &mut head, 0).is_ok() && head == *b"\x93NUMPY" {
+                let message = format!(
+                    "it is a .npy file, which says itself what its tokens are: leave out that they are {dtype}"
+                );
+                return Err(SourceError::new(Fault::Unsupported, &*name, message));
+            }
             let width = dtype.size() as u64;
             if !size.is_multiple_of(width) {
                 let message =
