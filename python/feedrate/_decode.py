@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from feedrate._errors import annotate
 from feedrate._image import EXTENSIONS, decode, held
 from feedrate._pipeline import _name as name_of
 
@@ -91,7 +92,7 @@ class Decoder:
                 if isinstance(data, (bytes, bytearray)):
                     found[field] = decoder(bytes(data))
             except Exception as error:
-                error.add_note(f"feedrate: while the field {field!r} was decoded")
+                annotate(error, f"feedrate: while the field {field!r} was decoded")
                 raise
         return found
 

@@ -21,7 +21,7 @@ from pickle import PicklingError
 from typing import Any, NoReturn
 
 from feedrate import _diagnose, _native, _worker
-from feedrate._errors import describe_tasks, died, exiting, pickled_index, reraise
+from feedrate._errors import annotate, describe_tasks, died, exiting, pickled_index, reraise
 from feedrate._fetch import END, NOT_READY, Recipe, make_fetcher
 
 #: Workers that are still busy this many seconds after their loader was closed get SIGTERM. (torch waits 5 s for each in turn.)
@@ -157,7 +157,7 @@ class Engine:
             try:
                 return fetcher(index, epoch, position)
             except Exception as error:
-                error.add_note(f"feedrate: batch {position}, {fetcher.where()}")
+                annotate(error, f"feedrate: batch {position}, {fetcher.where()}")
                 raise
 
         return fetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal
 import sys
@@ -86,12 +87,27 @@ def short(value: Any, limit: int = 200) -> str:
     return text
 
 
-def capture(error: BaseException, where: str, note: str | None) -> dict[str, Any]:
+def annotate(error: BaseException, text: str) -> None:
+    """``add_note``, for exceptions that take one: frozen ones do not, and some have other ideas."""
+    with contextlib.suppress(Exception):
+        error.add_note(text)
+
+
+def _notes(error: BaseException) -> list[str]:
+    try:
+        found = getattr(error, "__notes__", None)
+        return list(map(str, found)) if isinstance(found, list | tuple) else []
+    except Exception:
+        return []
+
+
+def capture(error: BaseException, where: str, place: str | None) -> dict[str, Any]:
     """What travels for ``error``: plain data, and the exception itself where it can be pickled."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    if note is not None and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-    notes = [str(n) for n in getattr(error, "__notes__", ())]
+    notes = _notes(error)
+    if place is not None and place not in notes:
+        annotate(error, place)
+        notes.append(place)
     found: dict[str, Any] = {"name": type(error).__name__, "where": where, "text": text, "notes": notes}
     try:
         found["type"] = pickle.dumps(type(error))
@@ -135,12 +151,13 @@ def reraise(payload: dict[str, Any]) -> NoReturn:
     if not isinstance(error, BaseException):
         error = _loads(payload["error"])
         if isinstance(error, BaseException):
-            error.add_note(message)
+            annotate(error, message)
         else:
             error = RuntimeError(message)
-    for note in payload["notes"]:
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+    known = _notes(error)
+    for text in payload["notes"]:
+        if text not in known:
+            annotate(error, text)
     raise error from None
 
 

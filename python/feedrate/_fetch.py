@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ from typing import Any
 
 from feedrate import _diagnose
 from feedrate._context import BATCH, SAMPLE, Rng, sample_seeds, set_pipeline_key, set_rng
-from feedrate._errors import short
+from feedrate._errors import annotate, short
 from feedrate._framework import Allocate, Framework
-from feedrate._iterate import NextOnly, has_state
+from feedrate._iterate import NextOnly, has_state, pickled
 from feedrate._ranks import Empty, emptied
 from feedrate._state_errors import ResumeError
 
@@ -107,7 +106,7 @@ class Recipe:
 def explain(error: Exception, data: Any, index: Any) -> None:
     """Adds to a collation error where in the samples its cause is, if that can be seen."""
     if (found := _diagnose.collation(data, index)) is not None:
-        error.add_note(found)
+        annotate(error, found)
 
 
 class MapFetcher:
@@ -148,7 +147,7 @@ class MapFetcher:
 
     def snapshot(self) -> bytes | None:
         """The state of the dataset, pickled; ``None`` for one without."""
-        return pickle.dumps(self._dataset.state_dict()) if self._stated else None
+        return pickled(self._dataset.state_dict) if self._stated else None
 
     def start(self, index: Any) -> Any:
         """Puts the samples of a later task behind those that are being fetched. Pass the result to the call for that task;
@@ -380,9 +379,12 @@ class IterableFetcher:
     def snapshot(self) -> bytes | None:
         """The state of the stream; ``None`` for one without."""
         dataset, iterator = self._dataset, self._iterator
-        mine = iterator.state_dict() if has_state(iterator) else None
-        whole = dataset.state_dict() if dataset is not iterator and has_state(dataset) else None
-        return None if mine is None and whole is None else pickle.dumps({"iterator": mine, "dataset": whole})
+        mine, whole = has_state(iterator), dataset is not iterator and has_state(dataset)
+        if not mine and not whole:
+            return None
+        return pickled(
+            lambda: {"iterator": iterator.state_dict() if mine else None, "dataset": dataset.state_dict() if whole else None}
+        )
 
     def where(self) -> str:
         """Which sample of the stream, or which collation, the fetcher is at."""
@@ -447,10 +449,13 @@ def batch_shape(recipe: Recipe) -> tuple[str, tuple[int, ...]] | None:
     """The dtype and shape of the images of a dataset that writes them into batches itself, if the batches are the default ones."""
     if not recipe.auto_collation or recipe.iterable or not recipe.framework.is_default_collate(recipe.collate_fn):
         return None
-    if not callable(getattr(recipe.dataset, "fill_batch", None)):
+    kind = type(recipe.dataset)
+    if not callable(getattr(kind, "fill_batch", None)) or not hasattr(kind, "batch_shape"):
         return None
-    found: tuple[str, tuple[int, ...]] | None = recipe.dataset.batch_shape
-    return found if found is not None and recipe.framework.has_dtype(found[0]) else None
+    found: Any = recipe.dataset.batch_shape
+    # Others have methods of that name, too.
+    known = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str) and isinstance(found[1], tuple)
+    return found if known and recipe.framework.has_dtype(found[0]) else None
 
 
 def make_fetcher(

@@ -14,7 +14,11 @@ def mix(digest: Any, items: Any) -> None:
         digest.update(array("q", items).tobytes())
     except (TypeError, OverflowError):
         for item in items:
-            _add(digest, item)
+            try:
+                _add(digest, item)
+            except Exception:
+                # Of the user's making, and perhaps nobody wants a state.
+                digest.update(type(item).__qualname__.encode())
 
 
 def _add(digest: Any, item: Any) -> None:

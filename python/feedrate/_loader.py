@@ -185,6 +185,10 @@ class DataLoader(Resumable):
         super().__setattr__(name, value)
 
     @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    @property
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
@@ -228,7 +232,7 @@ class _Iterator(Asked):
         recipe = Recipe(
             dataset=loader.dataset,
             iterable=loader._iterable,
-            auto_collation=loader.batch_sampler is not None,
+            auto_collation=loader._auto_collation,
             collate_fn=loader.collate_fn,
             drop_last=loader.drop_last,
             framework=Framework(),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from feedrate import _lanes
-from feedrate._iterate import has_state
+from feedrate._iterate import attribute, has_state
 
 WORKERS = ("process", "thread", "auto")
 SEEDING = ("worker", "sample")
@@ -77,7 +79,7 @@ def check_settable(loader: Any, name: str, fixed: tuple[str, ...] = ()) -> None:
 def use_threads(loader: Any) -> bool:
     """Whether the loader's workers are threads."""
     if loader.workers == "auto":
-        if getattr(loader.dataset, "native", None) is True:
+        if attribute(loader.dataset, "native") is True:
             # Nearly all of its work is done without the GIL.
             return True
         return not getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -86,8 +88,9 @@ def use_threads(loader: Any) -> bool:
 
 def dataset_epoch(dataset: Any) -> Any:
     """The epoch that a dataset was told by ``set_epoch``, if it keeps it as ``epoch``: persistent workers, which have their own
-    copies, are told too."""
-    return getattr(dataset, "epoch", None) if callable(getattr(dataset, "set_epoch", None)) else None
+    copies, are told too. Other things than numbers and text reach them by themselves, as a shared value does."""
+    epoch = attribute(dataset, "epoch") if callable(attribute(dataset, "set_epoch")) else None
+    return epoch if isinstance(epoch, (numbers.Number, np.number, str)) else None
 
 
 def warn_no_batches(engine: Any, dataset: Any, batch_size: int | None, *, drop_last: bool, plan: Any) -> None:
@@ -119,3 +122,14 @@ def keyed_seed(loader: Any, drawn: int) -> int:
     if not hasattr(loader, "_drawn_seed"):
         object.__setattr__(loader, "_drawn_seed", drawn)
     return int(loader._drawn_seed)
+
+
+class Told:
+    """As ``property``, but a subclass may have an attribute of that name, as subclasses of torch's loader do."""
+
+    def __init__(self, get: Callable[[Any], Any]) -> None:
+        self._get = get
+        self.__doc__ = get.__doc__
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else self._get(owner)

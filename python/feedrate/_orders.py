@@ -292,12 +292,35 @@ def known(sampler: Any) -> Known | None:
         plain = sampler.generator is None or (not sampler.replacement and sampler.num_samples == len(sampler.data_source))
         return _Random(sampler) if plain and _drawable(sampler) else None
     if kind is data.WeightedRandomSampler:
-        return _Weighted(sampler) if _drawable(sampler) and sampler.weights.device.type == "cpu" else None
+        return _Weighted(sampler) if _drawable(sampler) and _plain_weights(sampler.weights) else None
     if kind is data.SubsetRandomSampler:
         return _Subset(sampler) if _drawable(sampler) and _integers(sampler.indices) else None
     if kind is data.distributed.DistributedSampler:
-        return _Distributed(sampler)
+        return _Distributed(sampler) if _consistent(sampler) else None
     return None
+
+
+def _plain_weights(weights: Any) -> bool:
+    """As the constructor makes them; others may be put in their place, and are drawn in their own type."""
+    torch: Any = sys.modules["torch"]
+    return (
+        type(weights) is torch.Tensor
+        and weights.dtype is torch.float64
+        and weights.dim() == 1
+        and weights.device.type == "cpu"
+        and not weights.requires_grad
+    )
+
+
+def _consistent(sampler: Any) -> bool:
+    """Whether the numbers of a ``DistributedSampler`` are those of its dataset as it is now; it complains itself otherwise."""
+    try:
+        size, world = len(sampler.dataset), sampler.num_replicas
+        share = -(-(size - world) // world) if sampler.drop_last and size % world else -(-size // world)
+        told = sampler.num_samples == share and sampler.total_size == share * world and 0 <= sampler.rank < world
+        return size > 0 and bool(told) and type(sampler.epoch) is int
+    except Exception:
+        return False
 
 
 def _drawable(sampler: Any) -> bool:
@@ -307,7 +330,9 @@ def _drawable(sampler: Any) -> bool:
 
 def _integers(indices: Any) -> bool:
     """Whether the items of a subset are plain integers, which come back as such."""
-    return isinstance(indices, range) or (isinstance(indices, (list, tuple)) and all(type(i) is int for i in indices))
+    return isinstance(indices, range) or (
+        isinstance(indices, (list, tuple)) and all(type(i) is int and -(1 << 63) <= i < 1 << 63 for i in indices)
+    )
 
 
 def check_same(saved: dict[str, Any], now: dict[str, Any], what: str) -> None:

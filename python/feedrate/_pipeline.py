@@ -522,7 +522,8 @@ def holds_pipeline(dataset: Any) -> bool:
             continue
         seen.add(id(one))
         state = getattr(one, "__dict__", {})
-        if any(isinstance(value, IndexedPipeline) for value in state.values()):
+        # By type: proxies look at what they stand for, which may be gone.
+        if any(issubclass(type(value), IndexedPipeline) for value in state.values()):
             return True
         inner = [state.get("dataset"), *(found if isinstance(found := state.get("datasets"), list | tuple) else ())]
         ahead += [each for each in inner if each is not None]

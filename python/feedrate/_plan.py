@@ -15,7 +15,7 @@ import numpy as np
 
 from feedrate import _orders, _randoms
 from feedrate._hashing import mix
-from feedrate._iterate import NextOnly, has_state
+from feedrate._iterate import NextOnly, Unsaved, copied, has_state
 from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
 
@@ -401,8 +401,8 @@ class SamplerPlan(Plan):
         if not stateful:
             return {"hash": digest.copy().hexdigest(), **counts}
         state = {
-            "sampler": copy.deepcopy(self._sampler.state_dict()) if has_state(self._sampler) else None,
-            "iterator": copy.deepcopy(inner.state_dict()) if has_state(inner) and inner is not self._sampler else None,
+            "sampler": copied(self._sampler.state_dict) if has_state(self._sampler) else None,
+            "iterator": copied(inner.state_dict) if has_state(inner) and inner is not self._sampler else None,
         }
         if _is_ours(self._sampler) and state["iterator"] == state["sampler"]:
             # A generator's state is all but some bytes of it: once is enough.
@@ -424,6 +424,9 @@ class SamplerPlan(Plan):
             return {**self._saved, **state}
         if entry is None and has_state(self._sampler):
             entry = {"sampler": {"sampler": copy.deepcopy(self._sampler.state_dict()), "iterator": None}}
+        for what, found in (entry or {}).get("sampler", {}).items():
+            if isinstance(found, Unsaved):
+                raise ResumeError(f"state_dict() of the {what} cannot be used: {found.why}")
         state.update(entry or {})
         if "sampler" not in state and self._globals is not None:
             state["globals"] = self._globals

@@ -46,6 +46,8 @@ def _torch() -> Any:
 def is_generator(value: Any) -> bool:
     """Whether ``value`` is a generator of torch, NumPy or Python whose state can be read and put back."""
     torch = _torch()
+    if isinstance(value, random.SystemRandom):
+        return False
     return isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)) or (
         torch is not None and isinstance(value, torch.Generator)
     )

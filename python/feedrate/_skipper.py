@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from feedrate._errors import annotate
+
 
 class Skipper:
     """What happens to bad elements, and which there were."""
@@ -25,8 +27,8 @@ class Skipper:
             return False
         self.count += 1
         if self.at_most is not None and self.count > self.at_most:
-            error.add_note(
-                f"feedrate: this is bad element {self.count} of the epoch, and on_error() allows at_most={self.at_most}"
+            annotate(
+                error, f"feedrate: this is bad element {self.count} of the epoch, and on_error() allows at_most={self.at_most}"
             )
             return False
         entry = {name: getattr(error, name, None) for name in ("shard", "key", "step")}

@@ -17,11 +17,12 @@ import numpy as np
 from feedrate import _lanes, _options, _orders, _randoms
 from feedrate._coordinator import AgreedSource, Coordinator
 from feedrate._fetch import END, Stated
-from feedrate._iterate import has_state
+from feedrate._iterate import Unsaved, has_state
 from feedrate._pipeline import Mix, Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan, run_out
 from feedrate._ranks import Ranks, around
 from feedrate._state_checks import FORMAT, check_state, ordering
+from feedrate._state_errors import ResumeError
 
 
 def _generators(loader: Any) -> dict[str, Any]:
@@ -306,7 +307,7 @@ class Epoch:
             assert isinstance(self._plan, _lanes.LanePlan)
             self._plan.left_out(skipped)
             if loader is not None:
-                loader.skipped.extend(skipped)
+                loader._left_out.extend(skipped)
 
     def filled(self, batch: Any) -> Any:
         """A batch of a step that takes place on other ranks only was handed over."""
@@ -320,14 +321,23 @@ class Epoch:
         loader = self._loader()
         if loader is None:
             return
-        if self.done == 1 and not self.over:
-            # Some trainers never ask for more than len() says.
-            try:
-                if self.stream or len(loader) != 1:
-                    return
-            except TypeError:
-                return
+        # Some trainers never ask for more than len() says.
+        if self.done == 1 and not self.over and (self.stream or not self._is_only_batch(loader)):
+            return
         loader._count(self)
+
+    def _is_only_batch(self, loader: Any) -> bool:
+        if not type(loader).__len__.__module__.startswith(("feedrate.", "torch.utils.data.")):
+            # It may even iterate the loader.
+            return False
+        try:
+            if self.known is not None:
+                return len(loader) == 1
+            # Users' code: it may draw, and it may fail, as those of samplers without an end do.
+            with _randoms.preserved():
+                return len(loader) == 1
+        except Exception:
+            return False
 
     def ended(self) -> None:
         """The end was seen."""
@@ -404,7 +414,10 @@ class Epoch:
             for worker in range(max(1, workers)):
                 stand = stands.get(worker)
                 if stand is not None:
-                    stand = {**stand, "state": None if stand["state"] is None else pickle.loads(stand["state"])}
+                    found_there = None if stand["state"] is None else pickle.loads(stand["state"])
+                    if isinstance(found_there, Unsaved):
+                        raise ResumeError(f"state_dict() of the dataset or its iterator cannot be used: {found_there.why}")
+                    stand = {**stand, "state": found_there}
                 each.append(stand)
             following = None if self._last_worker is None else (self._last_worker + 1) % max(1, workers)
             found["workers"] = {"count": workers, "next": following, "each": each}
@@ -468,7 +481,8 @@ def _said_seed(loader: Any) -> int | None:
 
 
 def _known(loader: Any, epoch: int) -> _orders.Known | None:
-    found = _orders.known(ordering(loader)[0])
+    sampler, cut = ordering(loader)
+    found = None if cut is None else _orders.known(sampler)
     if found is not None and loader._ranks is not None:
         found.fixed, found.common = (loader.seed or 0) + epoch, loader.seed or 0
     return found
@@ -602,15 +616,19 @@ class Resumable:
         """What is still done in this process to a batch that was made in it: pinning."""
         return batch
 
-    @property
+    @_options.Told
     def skipped(self) -> list[dict[str, Any]]:
         """The bad elements that a pipeline left out by its ``on_error()``, since the loader was made: shard, key, step and reason."""
+        return self._left_out
+
+    @property
+    def _left_out(self) -> list[dict[str, Any]]:
         if "_skipped" not in self.__dict__:
             object.__setattr__(self, "_skipped", [])
         found: list[dict[str, Any]] = self.__dict__["_skipped"]
         return found
 
-    @property
+    @_options.Told
     def mixed(self) -> list[Mix]:
         """What each :func:`feedrate.mix` of the pipeline has drawn in this epoch, on this rank, the outermost one first: elements of
         each stream, and how many were to be expected by the weights. Large cursors come with every few batches only, so that behind
@@ -667,7 +685,7 @@ class Resumable:
             raise ValueError(f"skip() takes a number of batches that is not negative, but got {steps}")
         object.__setattr__(self, "_skip", self._skip + steps)
 
-    @property
+    @_options.Told
     def mask(self) -> Any:
         """Which samples of the batch that was delivered last are this rank's own, as an array of bool: with ``distributed`` and
         ``remainder="pad"`` it is ``False`` for those that fill up the last step, with ``"exact"`` it is empty for an empty batch.

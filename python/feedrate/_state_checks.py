@@ -21,8 +21,18 @@ def _is_batch_sampler(sampler: Any) -> bool:
     return type(sampler) is _sampler.BatchSampler or (data is not None and type(sampler) is data.BatchSampler)
 
 
+def _overridden(kind: type, name: str) -> bool:
+    """Whether a user's class has another one of these."""
+    for each in kind.__mro__:
+        if name in each.__dict__:
+            return not each.__module__.startswith(("feedrate.", "torch.utils.data."))
+    return False
+
+
 def ordering(loader: Any) -> tuple[Any, Cut | None]:
     """The sampler that decides the order, and how it is cut; ``None`` when it gives index objects itself."""
+    if any(_overridden(type(loader), name) for name in ("_index_sampler", "_auto_collation")):
+        return loader._index_sampler, None if loader._auto_collation else Cut(None, False)
     batches = loader.batch_sampler
     if batches is None:
         return loader.sampler, Cut(None, False)

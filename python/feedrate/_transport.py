@@ -71,6 +71,20 @@ class Encoder:
         dtype = array.dtype
         return _array, (len(self._tensors) - 1, array.shape, dtype.str if dtype.isbuiltin else dtype, order)
 
+    def _part(self, places: list[tuple[Any, ...]]) -> None:
+        """Arrays that share memory with something else get their own, as pickling gives it to them."""
+        end, last = 0, -1
+        for at in sorted(range(len(places)), key=lambda at: places[at][1]):
+            start, size = places[at][1:3]
+            if start < end:
+                copied = at if type(self._tensors[at]) is np.ndarray else last
+                array = self._tensors[copied]
+                if type(array) is np.ndarray:
+                    self._tensors[copied] = array.copy(order="K")
+                    places[copied] = _place(self._tensors[copied])
+            if start + size > end:
+                end, last = start + size, at
+
     def send(self, epoch: int, position: int, obj: Any, *, error: bool = False) -> bool:
         """Sends ``obj`` as the result of a task. Raises what pickling raises, and then nothing has been sent; false when the
         parent is gone."""
@@ -80,6 +94,8 @@ class Encoder:
             self._pickler.dump(obj)
             buffer.truncate()
             places = [_place(t) if type(t) is np.ndarray else self._describe(t) for t in self._tensors]
+            if len(places) > 1:
+                self._part(places)
             sent: bool = self._end.complete(epoch, position, error, places, buffer.getbuffer())
             return sent
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 
 from feedrate import _native
 from feedrate._context import CurrentRng, Rng, WorkerInfo, set_rng, set_thread_info
-from feedrate._errors import capture, short
+from feedrate._errors import annotate, capture, short
 from feedrate._fetch import END, Recipe, make_fetcher
 from feedrate._framework import Framework
 from feedrate._transport import Encoder
@@ -395,7 +395,7 @@ def thread_main(
                 look_ahead()
             batch = fetcher(index, epoch, position, started) if overlap else fetcher(index, epoch, position)
         except BaseException as error:
-            error.add_note(f"feedrate: {where.removeprefix('in DataLoader ')}, batch {position}, {fetcher.where()}")
+            annotate(error, f"feedrate: {where.removeprefix('in DataLoader ')}, batch {position}, {fetcher.where()}")
             end.raised(epoch, position, error)
             del error
         else:
