@@ -107,7 +107,14 @@ def fuzz(fuzzer: str, name: str, seconds: int, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         # As in the fuzzer: what a page of Parquet may say of its size.
         memory = 1024 + (2048 if name == "parquet" else 0)
-        command = [fuzzer, str(CORPUS / name), f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=60", f"-rss_limit_mb={memory}"]
+        command = [
+            fuzzer,
+            str(CORPUS / name),
+            f"-max_total_time={seconds}",
+            f"-seed={seed}",
+            "-timeout=60",
+            f"-rss_limit_mb={memory}",
+        ]
         child = subprocess.Popen(
             [*command, f"-artifact_prefix={FOUND}/{name}-", "-print_final_stats=1"],
             env={**os.environ, "FEEDRATE_FUZZ": name, "TMPDIR": folder, "RUST_BACKTRACE": "0"},

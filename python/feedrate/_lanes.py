@@ -260,9 +260,12 @@ class LaneFetcher:
             opened = self._lanes[lane] = _Open(None, at, turn)
             try:
                 opened.lane = self._pipeline._native.lane(lane, shape.lanes, shape.samples, turn.seed, turn.epoch, cursor)
-            except BaseException:
+            except Exception:
                 # Told once, and then it is at its end: who goes on asking gets there.
                 opened.units, opened.over = units + 1, True
+                raise
+            except BaseException:
+                del self._lanes[lane]
                 raise
         known = len(self._skipper.fresh)
         while opened.units < units:

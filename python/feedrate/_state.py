@@ -327,10 +327,10 @@ class Epoch:
         loader._count(self)
 
     def _is_only_batch(self, loader: Any) -> bool:
-        if not type(loader).__len__.__module__.startswith(("feedrate.", "torch.utils.data.")):
-            # It may even iterate the loader.
-            return False
         try:
+            if not type(loader).__len__.__module__.startswith(("feedrate.", "torch.utils.data.")):
+                # It may even iterate the loader.
+                return False
             if self.known is not None:
                 return len(loader) == 1
             # Users' code: it may draw, and it may fail, as those of samplers without an end do.

@@ -388,3 +388,27 @@ def test_what_is_left_over_beside_a_failure_comes_later(workers: int) -> None:
         made = loader()
         made.load_state_dict(state)
         assert told(iter(made))[0] == whole[cut:], cut
+
+
+class Gone:
+    """A stream that cannot be begun."""
+
+    def __iter__(self) -> Any:
+        raise OSError("the mount is gone")
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "workers": "thread"}], ids=["none", "threads"])
+def test_lanes_that_cannot_be_opened_say_so_once(workers: dict[str, Any]) -> None:
+    """Each its own error, and then they are at their end: who logs errors and goes on gets there."""
+    loader = feedrate.DataLoader(feedrate.from_iterable(Gone()), batch_size=2, **workers)
+    for _ in range(2):
+        it, errors = iter(loader), 0
+        for _ in range(100):
+            try:
+                next(it)
+            except OSError as error:
+                assert "the mount is gone" in str(error)
+                errors += 1
+            except StopIteration:
+                break
+        assert 1 <= errors <= 8

@@ -42,7 +42,16 @@ def test_shards_in_folders_of_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(feedrate.PipelineError, match=r"jsonl files in its folders, .*a\.jsonl: name them, as .*/\*\*/\*\.jsonl"):
         feedrate.open(tmp_path)
     assert len(list(feedrate.open(tmp_path / "**" / "*.jsonl"))) == 3
-    # Whatever lies beside images.
+    # Whatever lies beside images, or in another folder.
+    other = tmp_path / "images"
+    other.mkdir()
+    (other / "b.jpg").write_bytes(b"")
+    assert len(list(feedrate.open(tmp_path))) == 2
+    (other / "b.jpg").rename(tmp_path / "b.jpg")
+    assert len(list(feedrate.open(tmp_path))) == 2
+    (tmp_path / "b.jpg").unlink()
+    with pytest.raises(feedrate.PipelineError, match="jsonl files in its folders"):
+        feedrate.open(tmp_path)
     (tmp_path / "day=1" / "part" / "a.png").write_bytes(b"")
     assert len(list(feedrate.open(tmp_path))) == 2
 

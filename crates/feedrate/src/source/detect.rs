@@ -232,7 +232,7 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
         }
     }
     let mut kinds: Vec<Format> = Vec::new();
-    let mut folders = Vec::new();
+    let (mut folders, mut loose) = (Vec::new(), false);
     let entries = std::fs::read_dir(path).map_err(|error| SourceError::io(&*name, &error))?;
     for entry in entries.flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
@@ -246,6 +246,7 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
         } else {
             Format::of_name(&file)
         };
+        loose |= !is_folder && kind == Some(Format::Files);
         if let Some(kind) = kind
             && !kinds.contains(&kind)
         {
@@ -253,18 +254,18 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
         }
     }
     match kinds[..] {
-        [Format::Files] => match folders.iter().find_map(|folder| shards(folder, DEEP)) {
-            Some(Ok((shard, format))) => {
+        [Format::Files] if !loose => match in_folders(&folders, DEEP) {
+            Some((shard, format)) => {
                 let ending = shard.extension().unwrap_or_default().display().to_string();
                 let message = format!(
-                    "the folder has {format} files in its folders, such as {}: name them, as {}; or use format=\"files\" for all \
-                     files as they are",
+                    "the folder has {format} files in its folders, such as {}: name them, as {}; or use format=\"files\" for all files \
+                     as they are",
                     shard.display(),
                     path.join("**").join(format!("*.{ending}")).display()
                 );
                 Err(SourceError::new(Fault::Unsupported, name, message))
             }
-            _ => Ok(Format::Files),
+            None => Ok(Format::Files),
         },
         [] => Ok(Format::Files),
         [one] => Ok(one),
@@ -284,27 +285,30 @@ fn folder(path: &Path) -> Result<Format, SourceError> {
 const DEEP: usize = 4;
 const MANY: usize = 1000;
 
-/// The first shard in the folders below, by names; or that there are samples as files.
-fn shards(folder: &Path, deep: usize) -> Option<Result<(PathBuf, Format), ()>> {
-    let mut folders = Vec::new();
+/// The first shard in folders, and in those below where they have no files that are known; `None` if there are samples as files.
+fn in_folders(folders: &[PathBuf], deep: usize) -> Option<(PathBuf, Format)> {
     let mut found = None;
-    for entry in std::fs::read_dir(folder).ok()?.flatten().take(MANY) {
-        let file = entry.file_name().to_string_lossy().into_owned();
-        let path = entry.path();
-        if file.starts_with(['.', '_']) {
-            continue;
-        }
-        match Format::of_name(&file) {
-            _ if path.is_dir() => folders.push(path),
-            // Whatever else lies beside them.
-            Some(Format::Files) => return Some(Err(())),
-            Some(format) => found = Some((path, format)),
-            None => {}
+    let mut below = Vec::new();
+    for folder in folders {
+        for entry in std::fs::read_dir(folder).ok()?.flatten().take(MANY) {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let path = entry.path();
+            if file.starts_with(['.', '_']) {
+                continue;
+            }
+            match Format::of_name(&file) {
+                _ if path.is_dir() => below.push(path),
+                // Whatever else lies beside them.
+                Some(Format::Files) => return None,
+                Some(format) => found = found.or(Some((path, format))),
+                None => {}
+            }
         }
     }
-    found.map(Ok).or_else(|| {
-        let deeper = deep.checked_sub(1)?;
-        folders.iter().find_map(|folder| shards(folder, deeper))
+    found.or_else(|| {
+        below.truncate(MANY);
+        let deeper = deep.checked_sub(1).filter(|_| !below.is_empty())?;
+        in_folders(&below, deeper)
     })
 }
 
