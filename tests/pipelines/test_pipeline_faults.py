@@ -391,16 +391,22 @@ def test_what_is_left_over_beside_a_failure_comes_later(workers: int) -> None:
 
 
 class Gone:
-    """A stream that cannot be begun."""
+    """A stream that cannot be begun any more."""
+
+    lost = False
 
     def __iter__(self) -> Any:
-        raise OSError("the mount is gone")
+        if self.lost:
+            raise OSError("the mount is gone")
+        return iter(range(8))
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "workers": "thread"}], ids=["none", "threads"])
 def test_lanes_that_cannot_be_opened_say_so_once(workers: dict[str, Any]) -> None:
     """Each its own error, and then they are at their end: who logs errors and goes on gets there."""
-    loader = feedrate.DataLoader(feedrate.from_iterable(Gone()), batch_size=2, **workers)
+    gone = Gone()
+    loader = feedrate.DataLoader(feedrate.from_iterable(gone), batch_size=2, **workers)
+    gone.lost = True
     for _ in range(2):
         it, errors = iter(loader), 0
         for _ in range(100):
