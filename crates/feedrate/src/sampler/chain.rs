@@ -57,7 +57,12 @@ impl<S: Sampler> Repeat<S> {
     }
 
     fn end_round(&mut self) {
-        self.round += 1;
+        // An order without items need not be asked as often.
+        self.round = if self.inner.len() == Some(0) {
+            self.times
+        } else {
+            self.round + 1
+        };
         self.begun = false;
     }
 }
@@ -76,10 +81,6 @@ impl<S: Sampler> Sampler for Repeat<S> {
                 return Ok(Some(item));
             }
             self.end_round();
-            if self.inner.len() == Some(0) {
-                // It need not be asked as often.
-                self.round = self.times;
-            }
         }
         Ok(None)
     }
@@ -116,9 +117,6 @@ impl<S: Sampler> Sampler for Repeat<S> {
             skipped += passed;
             if skipped < count {
                 self.end_round();
-                if self.inner.len() == Some(0) {
-                    self.round = self.times;
-                }
             }
         }
         Ok(skipped)

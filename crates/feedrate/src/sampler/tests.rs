@@ -156,3 +156,13 @@ const ORDERS: &[Order] = &[
     ),
     (7, 1, false, 3, &[0, 0, 0], &[0, 0, 0], 1_407_639_518_939_636_932),
 ];
+
+/// An order of nothing is repeated in no time.
+#[test]
+fn nothing_again_and_again() {
+    let mut sampler = Repeat::new(Sequential::new(0), u64::MAX).unwrap();
+    sampler.begin(0).unwrap();
+    assert_eq!(sampler.next().unwrap(), None);
+    sampler.begin(1).unwrap();
+    assert_eq!(sampler.skip(3).unwrap(), 0);
+}
