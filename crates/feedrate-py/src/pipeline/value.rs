@@ -2,10 +2,13 @@
 #![expect(unsafe_code, reason = "tensors hand raw memory to Python")]
 
 use std::any::Any;
+use std::ffi::c_int;
+use std::ptr;
 use std::sync::Arc;
 
 use feedrate::BoxError;
 use feedrate::batch::{DType, Foreign, Heap, Other, Tensor, Value, give_back};
+use numpy::npyffi::{NpyTypes, PY_ARRAY_API, PyArrayObject, get_type_object, npy_intp};
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -306,6 +309,12 @@ impl Memory for Owned {
 
 fn tensor_to_python(py: Python<'_>, tensor: Tensor, arrays: Arrays) -> PyResult<Bound<'_, PyAny>> {
     let failed = |error: feedrate::batch::TensorError| PyMemoryError::new_err(error.to_string());
+    if arrays == Arrays::Numpy
+        && tensor.bytes() <= SMALL
+        && let Ok(bytes) = tensor.as_bytes()
+    {
+        return small_array(py, tensor.dtype(), tensor.shape(), bytes);
+    }
     let mut tensor = tensor;
     if tensor.as_bytes_mut().is_none() {
         // Others hold the same memory, or it is not in one piece.
@@ -341,17 +350,50 @@ fn tensor_to_python(py: Python<'_>, tensor: Tensor, arrays: Arrays) -> PyResult<
         }
         Arrays::Numpy => {
             static NDARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-            if code(dtype).is_err() || dtype.name().starts_with("bf") {
-                let message = format!("NumPy has no type {dtype}: cast it before, or use feedrate.torch");
-                return Err(PyTypeError::new_err(message));
-            }
             let block = Bound::new(py, Block::new(memory))?;
             let shape = PyTuple::new(py, shape)?;
             NDARRAY
                 .import(py, "numpy", "ndarray")?
-                .call1((shape, dtype.name(), block))
+                .call1((shape, numpy_type(py, dtype)?, block))
         }
     }
+}
+
+/// Arrays of at most so many bytes are copied into memory of NumPy's own: that takes less than telling it of memory of another.
+const SMALL: usize = 4096;
+
+/// The bytes as an array that owns them.
+fn small_array<'py>(py: Python<'py>, dtype: DType, shape: &[usize], bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    let mut dims: Vec<npy_intp> = shape.iter().map(|&n| npy_intp::try_from(n)).collect::<Result<_, _>>()?;
+    let rank = c_int::try_from(dims.len())?;
+    let descr = numpy_type(py, dtype)?.into_ptr().cast();
+    // SAFETY: `dims` has `rank` lengths; the call takes the reference to `descr` over; without data it allocates, C-contiguous.
+    let array = unsafe {
+        let class = get_type_object(py, NpyTypes::PyArray_Type);
+        let (strides, data, like) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let array =
+            PY_ARRAY_API.PyArray_NewFromDescr(py, class, descr, rank, dims.as_mut_ptr(), strides, data, 0, like);
+        Bound::from_owned_ptr_or_err(py, array)?
+    };
+    // SAFETY: it is an array of this shape and type, of as many bytes as these therefore, and nobody else knows it yet.
+    unsafe {
+        let data = (*array.as_ptr().cast::<PyArrayObject>()).fields.data.cast::<u8>();
+        data.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+    }
+    Ok(array)
+}
+
+/// NumPy's object for the type.
+fn numpy_type(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    static TYPES: [PyOnceLock<Py<PyAny>>; 256] = [const { PyOnceLock::new() }; 256];
+    if code(dtype).is_err() || dtype == DType::BF16 {
+        let message = format!("NumPy has no type {dtype}: cast it before, or use feedrate.torch");
+        return Err(PyTypeError::new_err(message));
+    }
+    let known = TYPES[usize::from(dtype.code())].get_or_try_init(py, || -> PyResult<_> {
+        Ok(py.import("numpy")?.call_method1("dtype", (dtype.name(),))?.unbind())
+    })?;
+    Ok(known.bind(py).clone())
 }
 
 /// DLPack's type code and bits.
