@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from feedrate._errors import short
-from feedrate._state import Resumable
+from feedrate._progress import progress
+from feedrate._resumable import Resumable
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,14 @@ def hashable(value: Any) -> Any:
 
 def declared_loss(loader: Any) -> int:
     """Samples of an epoch that the options of a loader of ours allow to be left out, another number for each world size."""
-    if not isinstance(loader, Resumable) or loader._ranks is None:
+    ranks = progress(loader).ranks if isinstance(loader, Resumable) else None
+    if ranks is None:
         return 0
     me: Any = loader
-    world = loader._ranks.world
+    world = ranks.world
     if me.drop_last:
         return world * (me.batch_size or 1) - 1
-    return world - 1 if loader._ranks.remainder == "drop" else 0
+    return world - 1 if ranks.remainder == "drop" else 0
 
 
 def first_difference(want: list[Batch], got: list[Batch]) -> int | None:

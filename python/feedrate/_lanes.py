@@ -18,6 +18,7 @@ from feedrate._errors import PipelineError
 from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
 from feedrate._pipeline import Mix, Pipeline, StreamPipeline, mixed
 from feedrate._plan import Plan
+from feedrate._progress import progress
 from feedrate._skipper import Skipper, append
 from feedrate._state_errors import ResumeError
 
@@ -71,8 +72,8 @@ class Shape:
 
 def shape_of(loader: Any) -> Shape:
     """The shape of a loader's lanes. Raises ``ValueError`` for what does not divide."""
-    options = loader.dataset._options
-    rank, world = (0, 1) if loader._ranks is None else (loader._ranks.rank, loader._ranks.world)
+    options, ranks = loader.dataset._options, progress(loader).ranks
+    rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
     units = options.get("units") or world
     if units % world:
         legal = [w for w in range(1, units + 1) if units % w == 0]

@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from feedrate import _collate, _lanes, _options, _ranks, _sampler
+from feedrate import _collate, _lanes, _options, _sampler
 from feedrate._asking import Asked
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._fetch import NOT_READY, Recipe
 from feedrate._framework import Framework
 from feedrate._pipeline import StreamPipeline
-from feedrate._state import Resumable
+from feedrate._progress import Options, options, pickled, progress
+from feedrate._resumable import Resumable, agreed, begin_epoch, rank_batches
 
 
 class IterableDataset:
@@ -95,6 +96,16 @@ class DataLoader(Resumable):
         coordinator: where they agree; ``None`` takes the store of ``torch.distributed``. See :class:`feedrate.Coordinator`.
     """
 
+    workers: Literal["process", "thread", "auto"]
+    seeding: Literal["worker", "sample"]
+    redo: bool
+    items_in_flight: int
+    seed: int | None
+    snapshot_every_n_steps: int | None
+    distributed: Literal["auto"] | tuple[int, int] | None
+    remainder: Literal["pad", "drop", "exact"]
+    coordinator: Coordinator | None
+
     def __init__(
         self,
         dataset: Any,
@@ -142,26 +153,17 @@ class DataLoader(Resumable):
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = _context(multiprocessing_context, num_workers)
-        given = generator is not None
+        own_generator = generator is not None
         if generator is None and seed is not None:
             generator = int(seed) & 0xFFFFFFFFFFFFFFFF
         self.generator = generator if isinstance(generator, np.random.Generator) else np.random.default_rng(generator)
         self.persistent_workers = persistent_workers
         self.in_order = in_order
-        self.workers = workers
-        self.seeding = seeding
-        self.redo = redo
-        self.items_in_flight = items_in_flight
-        self.seed = seed
-        self.snapshot_every_n_steps = snapshot_every_n_steps
-        self.distributed = distributed
-        self.remainder = remainder
-        self.coordinator = coordinator
         if sampler is None:
             if iterable:
                 sampler = _sampler.InfiniteSampler()
             elif shuffle:
-                sampler = _sampler.RandomSampler(dataset, self.generator, given=given)
+                sampler = _sampler.RandomSampler(dataset, self.generator, given=own_generator)
             else:
                 sampler = _sampler.SequentialSampler(dataset)
         if batch_sampler is not None:
@@ -175,13 +177,15 @@ class DataLoader(Resumable):
         if collate_fn is None:
             collate_fn = _collate.default_convert if batch_sampler is None else _collate.default_collate
         self.collate_fn = collate_fn
-        self._iterable = iterable
         self._iterator: _Iterator | None = None
-        _options.check(self, iterable=iterable)
-        self._ranks = _ranks.check(self)
+        progress(self).iterable = iterable
+        given = Options(
+            workers, seeding, redo, items_in_flight, seed, snapshot_every_n_steps, distributed, remainder, coordinator
+        )
+        _options.give(self, given, iterable=iterable)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _options.check_settable(self, name, _SETTLED)
+        _options.change(self, name, value, _SETTLED)
         super().__setattr__(name, value)
 
     @property
@@ -204,9 +208,10 @@ class DataLoader(Resumable):
 
     def __len__(self) -> int:
         """Batches in an epoch. ``TypeError`` when the dataset or sampler has no length."""
-        if self._ranks is not None and not self._iterable:
-            return self._rank_batches()
-        if not self._iterable:
+        steps = rank_batches(self)
+        if steps is not None:
+            return steps
+        if not progress(self).iterable:
             return len(self._index_sampler)
         if _lanes.is_laned(self.dataset):
             _lanes.check_length(self)
@@ -216,31 +221,30 @@ class DataLoader(Resumable):
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state["_iterator"] = state["_epoch"] = state["_asked"] = None
-        return state
+        return {**pickled(self), "_iterator": None}
 
 
 class _Iterator(Asked):
     """One pass over a loader, or with persistent workers one after the other."""
 
     def __init__(self, loader: DataLoader) -> None:
-        self._epoch = epoch = loader._begin_epoch()
+        given = options(loader)
+        self._epoch = epoch = begin_epoch(loader)
         with epoch.begun(unseeded=False):
             base_seed = int(loader.generator.integers(0, 1 << 63, dtype=np.int64))
         base_seed = epoch.seeded(base_seed)
         recipe = Recipe(
             dataset=loader.dataset,
-            iterable=loader._iterable,
+            iterable=bool(progress(loader).iterable),
             auto_collation=loader._auto_collation,
             collate_fn=loader.collate_fn,
             drop_last=loader.drop_last,
             framework=Framework(),
-            seeding=loader.seeding,
+            seeding=given.seeding,
             seed=_options.keyed_seed(loader, base_seed),
-            items_in_flight=loader.items_in_flight,
+            items_in_flight=given.items_in_flight,
             resume=epoch.resume_workers(),
-            snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
+            snapshot_every=max(1, given.snapshot_every_n_steps or 1),
             lanes=epoch.shape,
             pipeline_seed=epoch.pipeline_seed(),
             addressed=epoch.addressed,
@@ -255,7 +259,7 @@ class _Iterator(Asked):
             base_seed=base_seed,
             shared_seed=None,
             threads=loader.num_workers > 0 and _options.use_threads(loader),
-            redo=loader.redo,
+            redo=given.redo,
         )
         self._base_seed = base_seed
         self._loader_data = loader.dataset, loader.batch_size
@@ -271,7 +275,7 @@ class _Iterator(Asked):
         assert self._engine is not None
         if not first:
             self._leave_coming()
-            self._epoch = loader._begin_epoch()
+            self._epoch = begin_epoch(loader)
             self._epoch.seeded(self._base_seed)
         self._epoch.note_generators()
         self._over = False
@@ -281,7 +285,7 @@ class _Iterator(Asked):
         epoch_body = pickle.dumps((None, _options.dataset_epoch(loader.dataset)))
         source = self._epoch.source(self._sampler_iter)
         self._engine.begin(source, epoch_body, self._epoch.first_worker())
-        self._batches = loader._agreed(self._engine, self._epoch)
+        self._batches = agreed(loader, self._engine, self._epoch, lambda batch: batch)
         self._epoch.read_over(self)
 
     @property

@@ -7,33 +7,78 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from feedrate import _lanes
+from feedrate import _lanes, _ranks
 from feedrate._iterate import attribute, has_state
+from feedrate._progress import Options, options, progress
 
 WORKERS = ("process", "thread", "auto")
 SEEDING = ("worker", "sample")
+NAMES = tuple(field.name for field in fields(Options))
 
 
-def check(loader: Any, *, iterable: bool) -> None:
-    """Refuses values that mean nothing, and combinations that cannot be kept. Raises ``ValueError`` or ``TypeError``."""
-    if loader.workers not in WORKERS:
-        raise ValueError(f"workers option should be one of {WORKERS}, but got workers={loader.workers!r}")
-    if loader.seeding not in SEEDING:
-        raise ValueError(f"seeding option should be one of {SEEDING}, but got seeding={loader.seeding!r}")
-    items = loader.items_in_flight
-    if not isinstance(items, int) or isinstance(items, bool) or items < 1:
-        raise ValueError(f"items_in_flight option should be a positive integer, but got items_in_flight={items!r}")
-    if loader.seed is not None:
+def _checked(name: str, value: Any) -> Any:
+    """An option that means something, as it is used. Raises ``ValueError`` or ``TypeError``."""
+    if name == "workers" and not (isinstance(value, str) and value in WORKERS):
+        raise ValueError(f"workers option should be one of {WORKERS}, but got workers={value!r}")
+    if name == "seeding" and not (isinstance(value, str) and value in SEEDING):
+        raise ValueError(f"seeding option should be one of {SEEDING}, but got seeding={value!r}")
+    if name == "items_in_flight" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f"items_in_flight option should be a positive integer, but got items_in_flight={value!r}")
+    if name == "redo" and not isinstance(value, (bool, np.bool_, int)):
+        raise TypeError(f"redo option should be True or False, but got redo={value!r}")
+    if name in ("seed", "snapshot_every_n_steps") and value is not None:
         try:
-            if isinstance(loader.seed, (bool, np.bool_)):
+            if isinstance(value, (bool, np.bool_)):
                 raise TypeError
-            loader.seed = operator.index(loader.seed)
+            return operator.index(value)
         except TypeError:
-            raise TypeError(f"seed option should be an integer or None, but got seed={loader.seed!r}") from None
+            raise TypeError(f"{name} option should be an integer or None, but got {name}={value!r}") from None
+    return value
+
+
+def give(loader: Any, given: Options, *, iterable: bool) -> None:
+    """Gives a loader that is being made its options. Refuses values that mean nothing, and combinations that cannot be kept."""
+    for name in NAMES:
+        setattr(given, name, _checked(name, getattr(given, name)))
+    mine = progress(loader)
+    mine.options = given
+    try:
+        _check_together(loader, given, iterable=iterable)
+        mine.ranks = _ranks.check(loader, given.distributed, given.remainder)
+    except BaseException:
+        mine.options = None
+        raise
+    for name in NAMES:
+        # What a subclass has of that name is its own.
+        if name not in loader.__dict__ and not hasattr(type(loader), name):
+            loader.__dict__[name] = getattr(given, name)
+
+
+def change(loader: Any, name: str, value: Any, fixed: tuple[str, ...] = ()) -> None:
+    """Called before an attribute is set: the options of a loader that was made change with theirs. Refuses, as torch's loader does, to
+    change what was settled. Subclasses may have attributes of these names: what cannot be an option is not taken for one."""
+    given = progress(loader).options
+    if given is None or name not in (*NAMES, *fixed):
+        return
+    own = not type(loader).__module__.startswith("feedrate.")
+    if name in (*fixed, "remainder") or (name == "distributed" and not (own and not _ranks.is_option(value))):
+        raise ValueError(f"{name} attribute should not be set after {type(loader).__name__} is initialized")
+    if name == "distributed":
+        return
+    try:
+        setattr(given, name, _checked(name, value))
+    except (TypeError, ValueError):
+        if not own:
+            raise
+
+
+def _check_together(loader: Any, given: Options, *, iterable: bool) -> None:
+    items = given.items_in_flight
     if not iterable or _lanes.is_laned(loader.dataset):
         if iterable and items > 1:
             raise ValueError(
@@ -41,7 +86,7 @@ def check(loader: Any, *, iterable: bool) -> None:
                 "workers, and lanes(rows=...) for more than 8 of them"
             )
         return
-    if loader.seeding == "sample":
+    if given.seeding == "sample":
         raise ValueError(
             'seeding="sample" keys random numbers by the position of a sample in the epoch, and the positions of an iterable '
             'dataset\'s samples are not known to the loader: use seeding="worker", or a map-style dataset'
@@ -69,21 +114,15 @@ def check(loader: Any, *, iterable: bool) -> None:
         )
 
 
-def check_settable(loader: Any, name: str, fixed: tuple[str, ...] = ()) -> None:
-    """Refuses, as torch's loader does, to change what was settled when the loader was made."""
-    # The ranks are what a constructor finds out last.
-    if name in (*fixed, "distributed", "remainder") and "_ranks" in loader.__dict__:
-        raise ValueError(f"{name} attribute should not be set after {type(loader).__name__} is initialized")
-
-
 def use_threads(loader: Any) -> bool:
     """Whether the loader's workers are threads."""
-    if loader.workers == "auto":
+    workers = options(loader).workers
+    if workers == "auto":
         if attribute(loader.dataset, "native") is True:
             # Nearly all of its work is done without the GIL.
             return True
         return not getattr(sys, "_is_gil_enabled", lambda: True)()
-    return bool(loader.workers == "thread")
+    return workers == "thread"
 
 
 def dataset_epoch(dataset: Any) -> Any:
@@ -117,11 +156,13 @@ def warn_no_batches(engine: Any, dataset: Any, batch_size: int | None, *, drop_l
 
 def keyed_seed(loader: Any, drawn: int) -> int:
     """The key of ``seeding="sample"``: the user's, or the one drawn at the first ``iter()``."""
-    if loader.seed is not None:
-        return int(loader.seed)
-    if not hasattr(loader, "_drawn_seed"):
-        object.__setattr__(loader, "_drawn_seed", drawn)
-    return int(loader._drawn_seed)
+    seed = options(loader).seed
+    if seed is not None:
+        return seed
+    mine = progress(loader)
+    if mine.drawn_seed is None:
+        mine.drawn_seed = drawn
+    return int(mine.drawn_seed)
 
 
 class Told:

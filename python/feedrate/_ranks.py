@@ -45,21 +45,24 @@ class Ranks:
         return True, own, 0
 
 
-def check(loader: Any) -> Ranks | None:
+def is_option(value: Any) -> bool:
+    """Whether it can be meant as the option ``distributed``, where it says something."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    return isinstance(value, str) and value == "auto"
+
+
+def check(loader: Any, option: Any, remainder: str) -> Ranks | None:
     """The ranks of a loader, from its ``distributed`` and ``remainder`` options. Raises ``ValueError`` for what cannot be kept."""
-    option, remainder = loader.distributed, loader.remainder
     if remainder not in REMAINDER:
         raise ValueError(f"remainder option should be one of {REMAINDER}, but got remainder={remainder!r}")
     if option is None:
         return None
-    if option == "auto":
-        rank, world = find()
-    elif isinstance(option, tuple) and len(option) == 2 and all(isinstance(v, int) and not isinstance(v, bool) for v in option):
-        rank, world = option
-    else:
+    if not is_option(option):
         raise ValueError(
             f'distributed option should be None, "auto" or a tuple (rank, world size), but got distributed={option!r}'
         )
+    rank, world = find() if option == "auto" else option
     if not 0 <= rank < world:
         raise ValueError(f"distributed={option!r}: the rank should be in the interval [0, {world - 1}]")
     for part in around(loader).values():

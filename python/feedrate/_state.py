@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import operator
 import pickle
 import sys
 import weakref
@@ -15,21 +14,22 @@ from typing import Any
 import numpy as np
 
 from feedrate import _lanes, _options, _orders, _randoms
-from feedrate._coordinator import AgreedSource, Coordinator
-from feedrate._fetch import END, Stated
+from feedrate._coordinator import AgreedSource
+from feedrate._fetch import Stated
 from feedrate._iterate import Unsaved, has_state
-from feedrate._pipeline import Mix, Pipeline, holds_pipeline
+from feedrate._pipeline import Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan, run_out
-from feedrate._ranks import Ranks, around
-from feedrate._state_checks import FORMAT, check_state, ordering
+from feedrate._progress import options, progress
+from feedrate._ranks import around
+from feedrate._state_checks import FORMAT, ordering
 from feedrate._state_errors import ResumeError
 
 
-def _generators(loader: Any) -> dict[str, Any]:
+def owned_generators(loader: Any) -> dict[str, Any]:
     return _randoms.owned_by({"generator": loader.generator, **around(loader)})
 
 
-def _draw_as(loader: Any) -> None:
+def draw_base_seed(loader: Any) -> None:
     """Draws what the making of an iterator draws for its base seed."""
     if isinstance(loader.generator, np.random.Generator):
         loader.generator.integers(0, 1 << 63, dtype=np.int64)
@@ -43,8 +43,8 @@ class Epoch:
     def __init__(self, loader: Any, saved: dict[str, Any] | None, skip: int) -> None:
         # An epoch that was taken up counts at once.
         self.resumed = saved is not None and (saved["batches"] > 0 or skip > 0)
-        self.number: int = loader._epochs
-        self.turn: int = loader._turn
+        self.number: int = progress(loader).epochs
+        self.turn: int = progress(loader).turn
         #: The loader's seed for its workers.
         self.base_seed = 0
         #: The last batch was handed over and the end was seen.
@@ -72,14 +72,14 @@ class Epoch:
         self._batches: int = saved.get("batches", 0) + skip
         self._stands: dict[int, dict[str, Any]] = {}
         self._last_worker: int | None = None
-        self.stream = _is_stream(loader)
+        self.stream = is_stream(loader)
         #: How its pipeline is cut into lanes, if it is one.
         self.shape = _lanes.shape_of(loader) if _lanes.is_laned(loader.dataset) else None
-        self.known = None if self.stream else _known(loader, self.number)
+        self.known = None if self.stream else known_order(loader, self.number)
         #: Whether samples come from map-style pipelines, which draw by the loader's seed and epoch.
         self.held = not self.stream and holds_pipeline(loader.dataset)
         #: Whether index objects come with where they stand in the epoch.
-        self.addressed = self.shape is None and (self.held or loader.seeding == "sample")
+        self.addressed = self.shape is None and (self.held or options(loader).seeding == "sample")
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
         self.tracked = self.stream or not loader.in_order or has_state(loader.dataset) or bool(self._left_out)
@@ -141,7 +141,7 @@ class Epoch:
 
     def _restore_generators(self) -> None:
         loader = self._loader()
-        mine = _generators(loader)
+        mine = owned_generators(loader)
         for path, state in self._saved.get("generators", {}).items():
             if path in mine:
                 _randoms.restore(mine[path], state)
@@ -152,7 +152,7 @@ class Epoch:
         if self._midway:
             self._unseeded = bool(self._saved.get("plan", {}).get("unseeded"))
             return
-        self._before = {path: _randoms.pack(_randoms.read(g)) for path, g in _generators(loader).items()}
+        self._before = {path: _randoms.pack(_randoms.read(g)) for path, g in owned_generators(loader).items()}
         if self.known is None and not self.stream:
             sampler, _ = ordering(loader)
             self._unseeded = unseeded
@@ -179,9 +179,10 @@ class Epoch:
             assert cut is not None
             if "order" in draws:
                 saved["seed"], saved["peeked"] = draws["order"], True
-            world = self.known.world if loader._ranks is None else loader._ranks.world
+            ranks = progress(loader).ranks
+            world = self.known.world if ranks is None else ranks.world
             saved["samples"] = saved.get("samples", 0) + self._skip * cut.step * world
-            plan = OrderPlan(self.known, cut, saved, loader._ranks)
+            plan = OrderPlan(self.known, cut, saved, ranks)
             if self._midway and plan.start:
                 # Drawn at once: also an iterator that is left unused leaves the generators where they belong.
                 plan.order()
@@ -196,8 +197,8 @@ class Epoch:
                 skip=self._skip,
                 delivered=lambda: self.done,
                 globals_before=self._globals,
-                draw_seed=(lambda: _draw_as(loader)) if self._unseeded else None,
-                ranks=loader._ranks,
+                draw_seed=(lambda: draw_base_seed(loader)) if self._unseeded else None,
+                ranks=progress(loader).ranks,
             )
         self._plan = plan
         objects = iter(plan)
@@ -214,11 +215,11 @@ class Epoch:
         if self.shape is None and not self.held:
             return None
         loader: Any = self._loader()
-        seed = _said_seed(loader)
+        seed = said_seed(loader)
         if seed is None:
-            seed = loader._pipeline_seed
+            seed = progress(loader).pipeline_seed
         if seed is None:
-            seed = 0 if loader._ranks is not None else _options.keyed_seed(loader, self.base_seed)
+            seed = 0 if progress(loader).ranks is not None else _options.keyed_seed(loader, self.base_seed)
         return int(seed) & _MASK
 
     # -- workers
@@ -307,7 +308,7 @@ class Epoch:
             assert isinstance(self._plan, _lanes.LanePlan)
             self._plan.left_out(skipped)
             if loader is not None:
-                loader._left_out.extend(skipped)
+                progress(loader).skipped.extend(skipped)
 
     def filled(self, batch: Any) -> Any:
         """A batch of a step that takes place on other ranks only was handed over."""
@@ -324,7 +325,7 @@ class Epoch:
         # Some trainers never ask for more than len() says.
         if self.done == 1 and not self.over and (self.stream or not self._is_only_batch(loader)):
             return
-        loader._count(self)
+        progress(loader).count(self)
 
     def _is_only_batch(self, loader: Any) -> bool:
         try:
@@ -404,8 +405,9 @@ class Epoch:
     def _users(self, loader: Any, stands: dict[int, dict[str, Any]]) -> dict[str, Any]:
         workers = loader.num_workers
         found: dict[str, Any] = {}
-        if loader.seeding == "sample" and self.shape is None:
-            found["key"] = loader.seed if loader.seed is not None else loader._drawn_seed
+        if options(loader).seeding == "sample" and self.shape is None:
+            seed = options(loader).seed
+            found["key"] = seed if seed is not None else progress(loader).drawn_seed
         seed = self.pipeline_seed()
         if seed is not None:
             found["pipeline seed"] = seed
@@ -446,11 +448,11 @@ def _live(loader: Any, *, over: bool) -> dict[int, dict[str, Any]]:
     if loader.num_workers == 0 or not _shares_dataset(loader) or not has_state(loader.dataset) or _lanes.is_laned(loader.dataset):
         return {}
     state = loader.dataset.state_dict()
-    raw = pickle.dumps({"dataset": state, "iterator": None} if _is_stream(loader) else state)
+    raw = pickle.dumps({"dataset": state, "iterator": None} if is_stream(loader) else state)
     return {worker: {"state": raw, "since": 0, "ended": over} for worker in range(loader.num_workers)}
 
 
-def _settle(loader: Any, state: dict[str, Any]) -> None:
+def settle(loader: Any, state: dict[str, Any]) -> None:
     """Between epochs, what has a state of its own in this process gets it when the loader is loaded, and not at ``iter()``: a user who
     then calls ``set_epoch()`` has the last word."""
     if not _between_epochs(state):
@@ -468,28 +470,29 @@ def _settle(loader: Any, state: dict[str, Any]) -> None:
     if stand is None or stand["state"] is None:
         return
     # It may hold that of a random generator, so that it comes before the order is drawn.
-    whole = stand["state"]["dataset"] if _is_stream(loader) else stand["state"]
+    whole = stand["state"]["dataset"] if is_stream(loader) else stand["state"]
     if whole is not None:
         loader.dataset.load_state_dict(copy.deepcopy(whole))
 
 
-def _said_seed(loader: Any) -> int | None:
+def said_seed(loader: Any) -> int | None:
     """The seed that the user gave to a pipeline or its loader."""
     own = loader.dataset._options.get("seed") if isinstance(loader.dataset, Pipeline) else None
-    seed = loader.seed if own is None else own
+    seed = options(loader).seed if own is None else own
     return None if seed is None else int(seed) & _MASK
 
 
-def _known(loader: Any, epoch: int) -> _orders.Known | None:
+def known_order(loader: Any, epoch: int) -> _orders.Known | None:
     sampler, cut = ordering(loader)
     found = None if cut is None else _orders.known(sampler)
-    if found is not None and loader._ranks is not None:
-        found.fixed, found.common = (loader.seed or 0) + epoch, loader.seed or 0
+    if found is not None and progress(loader).ranks is not None:
+        seed = options(loader).seed or 0
+        found.fixed, found.common = seed + epoch, seed
     return found
 
 
-def _is_stream(loader: Any) -> bool:
-    iterable = getattr(loader, "_iterable", None)
+def is_stream(loader: Any) -> bool:
+    iterable = progress(loader).iterable
     return bool(loader._dataset_kind) if iterable is None else bool(iterable)
 
 
@@ -506,10 +509,10 @@ def _keyed(objects: Iterator[Any], plan: Plan, epoch: int) -> Iterator[Any]:
 
 def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
     """The state at the start of the next epoch."""
-    state: dict[str, Any] = {"feedrate": FORMAT, "epoch": loader._epochs, "batches": 0}
+    state: dict[str, Any] = {"feedrate": FORMAT, "epoch": progress(loader).epochs, "batches": 0}
     persistent = loader.num_workers > 0 and loader.persistent_workers and last is not None
-    stream = _is_stream(loader)
-    known = None if stream else _known(loader, loader._epochs)
+    stream = is_stream(loader)
+    known = None if stream else known_order(loader, progress(loader).epochs)
     if _lanes.is_laned(loader.dataset):
         facts = _lanes.facts(loader.dataset, _lanes.shape_of(loader))
         state["plan"] = {"kind": "lanes", "facts": facts, "turns": 0, "lanes": {}}
@@ -524,7 +527,7 @@ def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:
         sampler, cut = ordering(loader)
         plan = SamplerPlan(sampler, cut)
         state["plan"] = plan.state(0)
-    generators = _generators(loader)
+    generators = owned_generators(loader)
     if generators:
         state["generators"] = {path: _randoms.pack(_randoms.read(g)) for path, g in generators.items()}
     if persistent and last is not None:
@@ -559,237 +562,3 @@ def _peek(loader: Any, known: _orders.Known | None, *, seed: bool) -> dict[str, 
     if orders:
         draws["order"] = _orders.torch_seed(clone)
     return draws
-
-
-class Resumable:
-    """What both loaders can tell and take up again."""
-
-    # Set on the loader, and seen by none of the framework's own checks.
-    _epochs: int = 0
-    #: Of a state that was loaded.
-    _pipeline_seed: int | None = None
-    _epoch: Epoch | None = None
-    _loaded: dict[str, Any] | None = None
-    _skip: int = 0
-    _ranks: Ranks | None = None
-    _meeting: Coordinator | None = None
-    #: With persistent workers, the one iterator.
-    _iterator: Any = None
-    #: The iterator that :meth:`try_next` asks.
-    _asked: Any = None
-    #: Moved by what makes older epochs none of the loader's business.
-    _turn: int = 0
-
-    def _agreed(self, source: Any, epoch: Epoch) -> Any:
-        """Where batches come from: for a stream with ranks, from behind their agreement on its steps. Called once an epoch."""
-        ranks = self._ranks
-        me: Any = self
-        if isinstance(epoch._plan, _lanes.LanePlan):
-            assert epoch.shape is not None
-            source = _lanes.LaneSource(source, epoch._plan, epoch.shape, me.collate_fn, self._finished)
-        if ranks is None or not epoch.stream:
-            return source
-        if self._meeting is None:
-            object.__setattr__(self, "_meeting", me.coordinator or Coordinator())
-        assert self._meeting is not None
-        epoch.agreed = AgreedSource(source, self._meeting.begin(ranks), batched=me.batch_sampler is not None)
-        return epoch.agreed
-
-    def __aiter__(self) -> Any:
-        """``async for batch in loader``: a new epoch."""
-        iterator: Any = iter(self)  # type: ignore[call-overload]
-        return iterator.__aiter__()
-
-    def try_next(self) -> Any:
-        """The next batch if it is there, else ``feedrate.NOT_READY`` at once; ``feedrate.END`` at the end of the epoch, and behind that the
-        next one begins. The first call begins an epoch, and so does the first one behind :meth:`load_state_dict` or :meth:`set_epoch`.
-        Without workers the batch is made in the call."""
-        if self._asked is None:
-            object.__setattr__(self, "_asked", iter(self))  # type: ignore[call-overload]
-        try:
-            return self._asked.try_next()
-        except StopIteration:
-            object.__setattr__(self, "_asked", None)
-            return END
-
-    def _finished(self, batch: Any) -> Any:
-        """What is still done in this process to a batch that was made in it: pinning."""
-        return batch
-
-    @_options.Told
-    def skipped(self) -> list[dict[str, Any]]:
-        """The bad elements that a pipeline left out by its ``on_error()``, since the loader was made: shard, key, step and reason."""
-        return self._left_out
-
-    @property
-    def _left_out(self) -> list[dict[str, Any]]:
-        if "_skipped" not in self.__dict__:
-            object.__setattr__(self, "_skipped", [])
-        found: list[dict[str, Any]] = self.__dict__["_skipped"]
-        return found
-
-    @_options.Told
-    def mixed(self) -> list[Mix]:
-        """What each :func:`feedrate.mix` of the pipeline has drawn in this epoch, on this rank, the outermost one first: elements of
-        each stream, and how many were to be expected by the weights. Large cursors come with every few batches only, so that behind
-        large shuffle windows it lags a little until the epoch's end. ``[]`` without a mix, and before the first batch."""
-        plan = None if self._epoch is None else self._epoch.lanes
-        return [] if plan is None else plan.mixed()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the user stands: what a loader of the same data needs to go on with the next batch.
-
-        Counts the batches that were received, not those on their way. Plain data that JSON can hold, but for what users' own
-        ``state_dict()`` methods gave, which is kept as it is. After the end of an epoch it is the start of the next one. Draws
-        nothing from any random generator.
-        """
-        if self._epoch is not None and not self._epoch.over and self._loaded is None:
-            return self._epoch.state()
-        state = fresh(self, self._epoch) if self._loaded is None else copy.deepcopy(self._loaded)
-        if self._skip:
-            state["skip"] = state.get("skip", 0) + self._skip
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next ``iter()`` go on where ``state`` was taken, also with another number or kind of workers, another prefetch
-        and, for orders that are known without iterating, another batch size.
-
-        Raises :class:`feedrate.ResumeError` for what cannot go on exactly, and then changes nothing. An empty state is the start.
-        """
-        if state or state is None:
-            state = copy.deepcopy(state)
-            check_state(self, state, fresh(self, None)["plan"], _said_seed(self))
-            mine = _generators(self)
-            for path, packed in state.get("generators", {}).items():
-                if path in mine:
-                    _randoms.check(mine[path], packed, "loader")
-            _settle(self, state)
-        self._leave_epochs()
-        object.__setattr__(self, "_iterator", None)
-        object.__setattr__(self, "_loaded", state or None)
-        object.__setattr__(self, "_epoch", None)
-        object.__setattr__(self, "_epochs", state["epoch"] if state else 0)
-        if state and "key" in state:
-            object.__setattr__(self, "_drawn_seed", state["key"])
-        object.__setattr__(self, "_pipeline_seed", state.get("pipeline seed") if state else None)
-
-    def _leave_epochs(self) -> None:
-        """Iterators that were made before do not move the loader any more."""
-        object.__setattr__(self, "_turn", self._turn + 1)
-        object.__setattr__(self, "_asked", None)
-
-    def skip(self, steps: int) -> None:
-        """Makes the next ``iter()`` pass over ``steps`` batches. Those of map-style data are not loaded; a stream has to be read to
-        know what is in them."""
-        if steps < 0:
-            raise ValueError(f"skip() takes a number of batches that is not negative, but got {steps}")
-        object.__setattr__(self, "_skip", self._skip + steps)
-
-    @_options.Told
-    def mask(self) -> Any:
-        """Which samples of the batch that was delivered last are this rank's own, as an array of bool: with ``distributed`` and
-        ``remainder="pad"`` it is ``False`` for those that fill up the last step, with ``"exact"`` it is empty for an empty batch.
-        ``None`` before the first batch, and for iterable datasets without ``distributed``; with it, all or none."""
-        return None if self._epoch is None else self._epoch.mask()
-
-    def plan(self, epoch: int, step: int, rank: int | None = None) -> list[Any]:
-        """The indices of the samples in the batch at ``step`` of ``epoch``, both from 0, for this rank or another one; ``[]`` for an
-        empty batch. Nothing is loaded, and no random generator moves.
-
-        Raises ``IndexError`` behind the last batch, and ``ValueError`` where it cannot be known: for iterable datasets, for samplers
-        that have to be iterated, for epochs whose order was drawn and is gone, and for those that will be drawn from torch's
-        process-wide generator.
-        """
-        sampler, cut = ordering(self)
-        known = None if _is_stream(self) else _known(self, epoch)
-        if known is None or cut is None:
-            what = type(self.dataset if _is_stream(self) else sampler).__name__  # type: ignore[attr-defined]
-            raise ValueError(
-                f"what a batch of {what} holds is not known before it is read: plan() needs a map-style dataset and an order that "
-                "feedrate knows"
-            )
-        ranks = self._ranks
-        if ranks is not None and rank is not None:
-            ranks = Ranks(rank, ranks.world, ranks.remainder)
-        plan = OrderPlan(known, cut, None, ranks)
-        if ranks is None and rank is not None:
-            plan.rank = rank
-        if not 0 <= plan.rank < plan.world:
-            raise ValueError(f"plan() was asked for rank {rank} of {plan.world}")
-        plan.use(self._order_of(epoch, known))
-        try:
-            return plan.indices(step)
-        except IndexError:
-            raise IndexError(f"epoch {epoch} of rank {plan.rank} has no batch at step {step}") from None
-
-    def _order_of(self, epoch: int, known: _orders.Known) -> Any:
-        me: Any = self
-        current = self._epoch
-        if current is not None and current.number == epoch and current.order() is not None:
-            return current.order()
-        if known.fixed is not None or known.kind == "sequential":
-            return known.draw(None)[0]
-        if known.kind == "distributed":
-            known.sampler = copy.copy(known.sampler)
-            return known.draw(epoch)[0]
-        following = self._epochs if current is None or current.over else current.number + 1
-        if epoch < following or known.global_draws() or getattr(known.sampler, "generator", 0) is None:
-            raise ValueError(
-                f"the order of epoch {epoch} is not known now: it is drawn from a random generator when the epoch begins, and the loader "
-                f"is at epoch {self._epochs}. With a generator of the loader's own later epochs are known, with distributed= all are"
-            )
-        generators = _generators(self)
-        before = {path: _randoms.pack(_randoms.read(g)) for path, g in generators.items()}
-        order = None
-        try:
-            with _randoms.preserved():
-                for _ in range(following, epoch + 1):
-                    if not (me.num_workers > 0 and me.persistent_workers and current is not None):
-                        _draw_as(self)
-                    order, _ = known.draw(None)
-                    known.finish()
-        finally:
-            for path, state in before.items():
-                _randoms.restore(generators[path], state)
-        return order
-
-    def _rank_batches(self) -> int:
-        """``len()`` of a loader with ranks."""
-        sampler, cut = ordering(self)
-        assert self._ranks is not None
-        return self._ranks.steps(len(sampler), 1 if cut is None else cut.step, cut is not None and cut.drop_last)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next ``iter()`` the epoch of this number, from 0, and tells samplers and dataset that have ``set_epoch``.
-
-        After :meth:`load_state_dict` the epoch of the state goes on where it stopped, and another one starts at its beginning. Without
-        it each ``iter()`` is the next epoch; one that was left before its second batch does not count.
-        """
-        epoch = operator.index(epoch)
-        if epoch < 0:
-            raise ValueError(f"set_epoch() takes the number of an epoch, from 0, but got {epoch}")
-        self._leave_epochs()
-        if self._loaded is None or self._loaded["epoch"] != epoch:
-            object.__setattr__(self, "_loaded", None)
-            object.__setattr__(self, "_epochs", epoch)
-        me: Any = self
-        for part in (me.dataset, *around(me).values()):
-            if callable(getattr(part, "set_epoch", None)):
-                part.set_epoch(epoch)
-
-    def _begin_epoch(self) -> Epoch:
-        last, epoch = self._epoch, Epoch(self, self._loaded, self._skip + (self._loaded or {}).get("skip", 0))
-        if last is not None and self._iterator is not None:
-            epoch.follow(last)
-        object.__setattr__(self, "_loaded", None)
-        object.__setattr__(self, "_skip", 0)
-        object.__setattr__(self, "_epoch", epoch)
-        if epoch.resumed:
-            self._count(epoch)
-        return epoch
-
-    def _count(self, epoch: Epoch) -> None:
-        """This epoch counts: the next ``iter()`` is the next one."""
-        if epoch.turn != self._turn:
-            return
-        object.__setattr__(self, "_epochs", max(self._epochs, epoch.number + 1))

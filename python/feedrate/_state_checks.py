@@ -8,6 +8,7 @@ from typing import Any
 from feedrate import _lanes, _orders, _sampler
 from feedrate._errors import short
 from feedrate._plan import Cut
+from feedrate._progress import options
 from feedrate._state_errors import ResumeError
 from feedrate._state_form import check_form
 
@@ -80,15 +81,15 @@ def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: i
             "the next one: their copies of the dataset had gone on by batches that nobody received. Take the state some batches later, or "
             "use persistent_workers=False"
         )
-    key = state.get("key")
-    if key is not None and loader.seeding != "sample" and plan["kind"] != "lanes":
+    key, given = state.get("key"), options(loader)
+    if key is not None and given.seeding != "sample" and plan["kind"] != "lanes":
         raise ResumeError(
             'the state was saved with seeding="sample", whose random numbers go on exactly, this loader has '
-            f'seeding="{loader.seeding}", which would draw others: use seeding="sample"'
+            f'seeding="{given.seeding}", which would draw others: use seeding="sample"'
         )
-    if key is not None and loader.seed is not None and loader.seed != key:
+    if key is not None and given.seed is not None and given.seed != key:
         raise ResumeError(
-            f"the state was saved with seed={key}, this loader has seed={loader.seed}: leave seed out, or give {key}"
+            f"the state was saved with seed={key}, this loader has seed={given.seed}: leave seed out, or give {key}"
         )
     seed = state.get("pipeline seed")
     if seed is not None and said is not None and said != seed:

@@ -34,8 +34,9 @@ from feedrate._differences import (
 )
 from feedrate._errors import short
 from feedrate._ids import sample_ids
+from feedrate._progress import progress
 from feedrate._ranks import Ranks
-from feedrate._state import Resumable
+from feedrate._resumable import Resumable
 from feedrate._state_errors import ResumeError
 
 #: Seeds of the process-wide generators when a loader is made, and behind a restore, where they must not matter.
@@ -169,13 +170,13 @@ def _set_workers(loader: Any, workers: int) -> None:
 
 
 def _set_ranks(loader: Any, rank: int, world: int) -> None:
-    if not isinstance(loader, Resumable) or loader._ranks is None:
+    mine = progress(loader) if isinstance(loader, Resumable) else None
+    if mine is None or mine.ranks is None:
         raise ValueError(
             f"{world} ranks were asked for, but make_loader has no parameters rank and world (or distributed), and its "
             f"{type(loader).__name__} has no distributed= to be changed: add the parameters"
         )
-    object.__setattr__(loader, "distributed", (rank, world))
-    object.__setattr__(loader, "_ranks", Ranks(rank, world, loader._ranks.remainder))
+    mine.ranks = Ranks(rank, world, mine.ranks.remainder)
 
 
 def _seed(seed: int) -> None:

@@ -25,7 +25,7 @@ from torch.utils.data._utils import worker as _stock_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _sharding_worker_init_fn
 from torch.utils.data.distributed import DistributedSampler
 
-from feedrate import _lanes, _loader, _native, _options, _ranks
+from feedrate import _lanes, _loader, _native, _options
 from feedrate._after import AfterThread
 from feedrate._asking import Asked
 from feedrate._context import CurrentRng, sample_seeds, set_process_info
@@ -35,7 +35,8 @@ from feedrate._errors import capture, reraise
 from feedrate._fetch import NOT_READY, Carried, Recipe
 from feedrate._framework import Allocate, Framework, revive
 from feedrate._pipeline import StreamPipeline
-from feedrate._state import Resumable
+from feedrate._progress import Options, options, pickled, progress
+from feedrate._resumable import Resumable, agreed, begin_epoch, rank_batches
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -290,11 +291,12 @@ def _settings(loader: DataLoader[Any], it: Any) -> Settings:
         base_seed=it._base_seed,
         shared_seed=it._shared_seed,
         threads=loader.num_workers > 0 and _options.use_threads(loader),
-        redo=loader.redo,
+        redo=options(loader).redo,
     )
 
 
 def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
+    given = options(loader)
     return Recipe(
         dataset=it._dataset,
         iterable=it._dataset_kind == _DatasetKind.Iterable,
@@ -302,11 +304,11 @@ def _recipe(loader: DataLoader[Any], it: Any) -> Recipe:
         collate_fn=it._collate_fn,
         drop_last=it._drop_last,
         framework=_FRAMEWORK,
-        seeding=loader.seeding,
+        seeding=given.seeding,
         seed=_options.keyed_seed(loader, it._base_seed),
-        items_in_flight=loader.items_in_flight,
+        items_in_flight=given.items_in_flight,
         resume=it._epoch.resume_workers(),
-        snapshot_every=max(1, loader.snapshot_every_n_steps or 1),
+        snapshot_every=max(1, given.snapshot_every_n_steps or 1),
         lanes=it._epoch.shape,
         pipeline_seed=it._epoch.pipeline_seed(),
         addressed=it._epoch.addressed,
@@ -328,6 +330,13 @@ def _pin(batch: Any, *, device_id: int, device: str | None) -> Any:
         return _stock_pin.pin_memory(batch, device)  # type: ignore[no-untyped-call]
     except Exception as error:
         reraise(capture(error, f"in pin memory thread for device {device_id}", None))
+
+
+def _finished(loader: DataLoader[Any], batch: Any) -> Any:
+    """What is still done in this process to a batch that was made in it: pinning."""
+    if loader.pin_memory and loader.num_workers > 0 and torch.accelerator.is_available():
+        return _stock_pin.pin_memory(batch, loader.pin_memory_device or None)  # type: ignore[no-untyped-call]
+    return batch
 
 
 class _FeedIter(_BaseDataLoaderIter, Asked):
@@ -366,7 +375,7 @@ class _FeedIter(_BaseDataLoaderIter, Asked):
         return batch
 
     def __init__(self, loader: DataLoader[Any], *, unseeded: bool) -> None:
-        self._epoch = epoch = loader._begin_epoch()
+        self._epoch = epoch = begin_epoch(loader)
         with epoch.begun(unseeded=unseeded):
             super().__init__(loader)
         self._base_seed = epoch.seeded(int(self._base_seed))
@@ -411,7 +420,7 @@ class _SingleProcessDataLoaderIter(_FeedIter):
         self._engine = Engine(_recipe(loader, self), _settings(loader, self))
         self._epoch.opened(self._engine.initial)
         self._engine.begin(self._source(), None, self._epoch.first_worker())
-        self._batches = loader._agreed(self._engine, self._epoch)
+        self._batches = agreed(loader, self._engine, self._epoch, functools.partial(_finished, loader))
         self._epoch.read_over(self)
 
     def _next_data(self) -> Any:
@@ -455,7 +464,7 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
             self._leave_coming()
-            self._epoch = loader._begin_epoch()
+            self._epoch = begin_epoch(loader)
             self._epoch.seeded(int(self._base_seed))
         self._epoch.note_generators()
         super()._reset(loader, first_iter)
@@ -465,7 +474,9 @@ class _MultiProcessingDataLoaderIter(_FeedIter):
             self._after.begin()
         body = pickle.dumps((self._shared_seed, _options.dataset_epoch(self._dataset)))
         self._engine.begin(self._source(), body, self._epoch.first_worker())
-        self._batches = loader._agreed(self._engine if self._after is None else self._after, self._epoch)
+        self._batches = agreed(
+            loader, self._engine if self._after is None else self._after, self._epoch, functools.partial(_finished, loader)
+        )
         self._epoch.read_over(self)
 
     def _end(self) -> None:
@@ -586,43 +597,30 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
             if str(error).endswith("num_samples=0"):
                 error.add_note("feedrate: the dataset has no samples; the cause is often a path or pattern that matched nothing")
             raise
-        self.workers = workers
-        self.seeding = seeding
-        self.redo = redo
-        self.items_in_flight = items_in_flight
-        self.seed = seed
-        self.snapshot_every_n_steps = snapshot_every_n_steps
-        self.distributed = distributed
-        self.remainder = remainder
-        self.coordinator = coordinator
-        _options.check(self, iterable=isinstance(dataset, IterableDataset))
-        self._ranks = _ranks.check(self)
+        given = Options(
+            workers, seeding, redo, items_in_flight, seed, snapshot_every_n_steps, distributed, remainder, coordinator
+        )
+        _options.give(self, given, iterable=isinstance(dataset, IterableDataset))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _options.check_settable(self, name)
+        _options.change(self, name, value)
         super().__setattr__(name, value)
-
-    def _finished(self, batch: Any) -> Any:
-        if self.pin_memory and self.num_workers > 0 and torch.accelerator.is_available():
-            return _stock_pin.pin_memory(batch, self.pin_memory_device or None)  # type: ignore[no-untyped-call]
-        return batch
 
     def __len__(self) -> int:
         """Batches in an epoch, of this rank."""
         if _lanes.is_laned(self.dataset):
             _lanes.check_length(self)
-        if self._ranks is None or self._dataset_kind == _DatasetKind.Iterable:
-            return super().__len__()
-        return self._rank_batches()
+        steps = rank_batches(self)
+        return super().__len__() if steps is None else steps
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_epoch", "_asked")}
+        return pickled(self)
 
     def __iter__(self) -> Any:
         """A new epoch; with persistent workers there is one iterator, which starts again."""
         sampler = self.sampler
         if isinstance(sampler, DistributedSampler) and sampler.shuffle:
-            last = getattr(self, "_sampler_epoch", None)
+            last = progress(self).sampler_epoch
             if last == sampler.epoch:
                 warnings.warn(
                     f"DistributedSampler.epoch is {last} for the second epoch in a row, so its order is the same again: call "
@@ -632,7 +630,7 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
                 last = object()
             elif last is None or isinstance(last, int):
                 last = sampler.epoch
-            object.__setattr__(self, "_sampler_epoch", last)
+            progress(self).sampler_epoch = last
         return super().__iter__()
 
     def _get_iterator(self) -> Any:

@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler, RandomSampler
 
 import feedrate
 import feedrate.samplers as S
+from feedrate._progress import progress
 from feedrate.testing import assert_resumable
 from feedrate.torch import DataLoader
 
@@ -233,7 +234,8 @@ class Deaf(DataLoader[Any]):
     """Tells nobody the epoch of a state, as a loader of ours once did."""
 
     def set_epoch(self, epoch: int) -> None:
-        if self._loaded is None or self._loaded["epoch"] != epoch:
+        loaded = progress(self).loaded
+        if loaded is None or loaded["epoch"] != epoch:
             super().set_epoch(epoch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import multiprocessing
 import random
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader as Stock
 from torch.utils.data import IterableDataset, Sampler, SubsetRandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
+import feedrate
 from feedrate import ResumeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -280,6 +282,90 @@ def test_subclasses_with_attributes_of_our_names(Loader: Any) -> None:
     loader = Mine(Four())
     assert [int(batch) for batch in loader] == [0, 1, 2, 3]
     assert (loader.mask, loader.skipped, loader.mixed) == ("mask", 3, None)
+
+
+#: Names that a subclass of torch's loader may well have: of our arguments, and of what is kept about where a loader stands.
+OPTIONS = "workers seeding redo items_in_flight seed snapshot_every_n_steps distributed remainder coordinator".split()
+KEPT = "_epoch _epochs _skip _count _agreed _loaded _ranks _meeting _asked _turn _drawn_seed _skipped _iterable _finished _begin_epoch".split()
+VALUES = [True, -1, "mine", 2.5, None, torch.zeros(3), [1], object()]
+
+
+@WORKERS
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_subclasses_may_use_all_names_of_ours(value: Any, workers: int, Loader: Any) -> None:
+    """Attributes of instances before and behind the constructor, and of classes; epochs and states go on as without them."""
+
+    def subclass(base: Any, before: bool, behind: bool) -> Any:
+        class Mine(base):  # type: ignore[misc]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                for name in [*OPTIONS, *KEPT] if before else []:
+                    setattr(self, name, value)
+                super().__init__(*args, **kwargs)
+                # That one is refused.
+                for name in [*(n for n in OPTIONS if n != "remainder"), *KEPT] if behind else []:
+                    setattr(self, name, value)
+
+        return Mine
+
+    for before, behind in ((True, False), (False, True), (True, True)):
+        settings = {"batch_size": 2, "shuffle": True, "num_workers": workers, "generator": torch.Generator()}
+        made = subclass(Loader, before, behind)(range(9), **settings)
+        plain = Stock(range(9), **{**settings, "generator": torch.Generator()})
+        assert [[b.tolist() for b in made] for _ in range(2)] == [[b.tolist() for b in plain] for _ in range(2)]
+        for name in [*(n for n in OPTIONS if before or n != "remainder"), *KEPT]:
+            assert getattr(made, name) is value, name
+        whole = [b.tolist() for b in plain]
+        it = iter(made)
+        got = [next(it).tolist(), next(it).tolist()]
+        again = subclass(Loader, before, behind)(range(9), **{**settings, "generator": torch.Generator()})
+        again.load_state_dict(made.state_dict())
+        assert [*got, *(b.tolist() for b in again)] == whole
+
+
+@pytest.mark.parametrize("base", ["torch", "numpy"])
+def test_what_a_class_has_of_our_names(base: str, Loader: Any) -> None:
+    class Mine(Loader if base == "torch" else feedrate.DataLoader):  # type: ignore[misc]
+        workers = 4
+        _epochs = "many"
+
+        @property
+        def seed(self) -> str:
+            return "of the class"
+
+        def distributed(self) -> str:
+            return "a method"
+
+    loader = Mine(range(6), batch_size=2, seed=3, seeding="sample", distributed=(1, 2))
+    assert (loader.workers, loader._epochs, loader.seed, loader.distributed()) == (4, "many", "of the class", "a method")
+    assert [np.asarray(batch).tolist() for batch in loader] == [[1, 3], [5]]
+    assert loader.state_dict()["key"] == 3
+    for other in (copy.copy(loader), copy.deepcopy(loader)):
+        assert other.state_dict()["epoch"] == 1
+        other.load_state_dict({})
+        assert (other.state_dict()["epoch"], loader.state_dict()["epoch"]) == (0, 1)
+
+
+@pytest.mark.parametrize("base", ["torch", "numpy"])
+def test_options_that_are_set_later(base: str, Loader: Any) -> None:
+    """They are in force from the next epoch on, and refused as in the constructor; trainers find them among a loader's attributes."""
+    cls = Loader if base == "torch" else feedrate.DataLoader
+    loader = cls(range(6), batch_size=2, num_workers=1, seeding="sample")
+    assert {name: vars(loader)[name] for name in ("seeding", "redo", "seed", "distributed")} == {
+        "seeding": "sample",
+        "redo": True,
+        "seed": None,
+        "distributed": None,
+    }
+    loader.seed, loader.workers = np.int64(7), "thread"
+    assert loader.seed == 7
+    it = iter(loader)
+    next(it)
+    assert loader.state_dict()["key"] == 7
+    assert all(isinstance(worker, threading.Thread) for worker in it._workers)
+    for name, value in (("workers", "fork"), ("seeding", True), ("items_in_flight", 0), ("seed", "7")):
+        with pytest.raises((ValueError, TypeError), match=f"{name} option should be"):
+            setattr(loader, name, value)
+        assert getattr(loader, name) != value
 
 
 def overlapping(batch: Any) -> Any:
