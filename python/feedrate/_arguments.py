@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 
 def names(step: str, fields: tuple[Any, ...]) -> None:
@@ -17,6 +20,24 @@ def function(step: str, given: Any) -> Any:
     if not callable(given):
         raise TypeError(f"{step}() takes a function, but got {given!r}")
     return given
+
+
+def padding(step: str, given: Any) -> tuple[int | float, list[tuple[str, int | float]]]:
+    """A number for all fields, or numbers by name; of fields that are not named it is 0."""
+
+    def number(value: Any) -> int | float:
+        if isinstance(value, (int, np.integer, np.bool_)):
+            if not -(2**63) <= value < 2**63:
+                raise ValueError(f"{step}() takes padding of 64 bits at most, but got {value}")
+            return int(value)
+        if isinstance(value, (float, np.floating)):
+            return float(value)
+        raise TypeError(f"{step}() takes a number as padding, or a dict of numbers by field, but got {given!r}")
+
+    if not isinstance(given, Mapping):
+        return number(given), []
+    names(step, tuple(given))
+    return 0, [(name, number(value)) for name, value in given.items()]
 
 
 def count(step: str, value: Any, smallest: int) -> int:

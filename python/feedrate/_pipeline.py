@@ -7,11 +7,13 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 from feedrate import _arguments, _native, _same
+from feedrate._code import code_hash
 from feedrate._context import pipeline_key
+from feedrate._makers import MAKERS, PYTHON
 from feedrate._skipper import Skipper
 
 #: Steps in a row: each is up to two levels of a state, which other things have to read too (pickle, json).
@@ -77,7 +79,7 @@ class Pipeline:
     @functools.cached_property
     def _native(self) -> Any:
         make, parents, args = self._made
-        return _MAKERS[make](parents, args)
+        return MAKERS[make](parents, args)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_native"}
@@ -116,7 +118,7 @@ class Pipeline:
     def native(self) -> bool:
         """Whether no Python code runs in it."""
         make, parents, args = self._made
-        python = make in _PYTHON or (make == "batch" and args[3] is not None) or (make == "branch" and args[4] is not None)
+        python = make in PYTHON or (make == "batch" and args[3] is not None) or (make == "branch" and args[4] is not None)
         return not python and all(parent.native for parent in parents)
 
     def length(self) -> int | None:
@@ -211,12 +213,13 @@ class Pipeline:
         """Batches of ``size`` elements. Without ``collate``: numbers and arrays are stacked as arrays of their own type, text and bytes
         are listed, dicts and lists collated entry by entry; what comes as columns stays columns."""
         function = None if collate is None else (_name(collate), _arguments.function("batch", collate))
-        return self._then("batch", _arguments.count("batch", size, 1), bool(drop_last), False, function)
+        return self._then("batch", _arguments.count("batch", size, 1), bool(drop_last), None, function)
 
-    def padded_batch(self, size: int, *, drop_last: bool = False) -> Pipeline:
-        """Batches in which arrays of different shapes are filled up with zeros to the largest of each dimension; the lengths of the
-        first dimension come as ``<field>_length``."""
-        return self._then("batch", _arguments.count("padded_batch", size, 1), bool(drop_last), True, None)
+    def padded_batch(self, size: int, *, padding: float | Mapping[str, float] = 0, drop_last: bool = False) -> Pipeline:
+        """Batches in which arrays of different shapes, and lists of numbers, are filled up with ``padding`` to the largest of each
+        dimension; the lengths of the first dimension come as ``<field>_length``. ``padding`` may be a dict by field, with 0 for others."""
+        filled = _arguments.padding("padded_batch", padding)
+        return self._then("batch", _arguments.count("padded_batch", size, 1), bool(drop_last), filled, None)
 
     def unbatch(self) -> Pipeline:
         """The elements of batches one by one: of lists, and of dicts of arrays and lists along their first dimension. Behind
@@ -261,19 +264,20 @@ class Pipeline:
         sizes: int | Sequence[int],
         *,
         pad: bool = False,
+        padding: float | Mapping[str, float] = 0,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline:
         """Batches of elements of similar ``key(element)``: their length, say. Bucket ``b`` holds keys from ``boundaries[b - 1]`` up to but
         not including ``boundaries[b]``, the first and the last one are open; a bucket with ``sizes[b]`` elements is a batch (one number:
-        for all). What is left at the end comes bucket by bucket. ``pad`` fills arrays up as :meth:`padded_batch` does.
+        for all). What is left at the end comes bucket by bucket. ``pad`` fills arrays up with ``padding`` as :meth:`padded_batch` does.
         """
         if not isinstance(boundaries, Iterable):
             raise TypeError(f"bucket_batch() takes a list of boundaries, but got {boundaries!r}")
         edges = [float(edge) for edge in boundaries]
         each = sizes if isinstance(sizes, Iterable) else [sizes] * (len(edges) + 1)
         rule = {"boundaries": edges, "sizes": [_arguments.count("bucket_batch", size, 1) for size in each]}
-        return self._gather("bucket_batch", key, rule, drop_last, pad, collate)
+        return self._gather("bucket_batch", key, rule, drop_last, (pad, padding), collate)
 
     def budget_batch(
         self,
@@ -284,6 +288,7 @@ class Pipeline:
         max_samples: int | None = None,
         oversize: Literal["error", "skip", "alone"] = "error",
         pad: bool = False,
+        padding: float | Mapping[str, float] = 0,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline:
@@ -298,11 +303,14 @@ class Pipeline:
             "most": None if max_samples is None else _arguments.count("budget_batch", max_samples, 1),
             "oversize": oversize,
         }
-        return self._gather("budget_batch", key, rule, drop_last, pad, collate)
+        return self._gather("budget_batch", key, rule, drop_last, (pad, padding), collate)
 
-    def _gather(self, step: str, key: Any, rule: Any, drop_last: bool, pad: bool, collate: Any) -> Pipeline:
+    def _gather(self, step: str, key: Any, rule: Any, drop_last: bool, pad: tuple[bool, Any], collate: Any) -> Pipeline:
         function = None if collate is None else (_name(collate), _arguments.function(step, collate))
-        return self._then("gather", _name(key), _arguments.function(step, key), rule, bool(drop_last), bool(pad), function)
+        filled = _arguments.padding(step, pad[1])
+        return self._then(
+            "gather", _name(key), _arguments.function(step, key), rule, bool(drop_last), filled if pad[0] else None, function
+        )
 
     # -- made once, made ahead, read once
 
@@ -313,13 +321,29 @@ class Pipeline:
 
         Without ``folder``: in the memory of each process, up to ``limit`` bytes (1 GiB); worker processes have one each, and keep it
         with ``persistent_workers=True`` only. With it: in files that all processes share and later runs find (16 GiB), of which 33 at
-        most are open. Nothing is thrown out for something newer. Files are known by the names of the steps before and by the shards
-        that these read (path, size, time of the last change); data in memory by its name and length only. Use another folder for other
-        items, and when a function does something else.
+        most are open. Nothing is thrown out for something newer. Files are known by the steps before, by the code of their functions
+        (and what it reads that nothing changes in place: numbers, text, tuples) and by the shards that these read (path, size, time of
+        the last change); data in memory by its name and length only. Use another folder for other items, and when a function does
+        something else because of a list, an array, a file or another package.
         """
         if limit is None:
             limit = 1 << 30 if folder is None else 16 << 30
-        return self._then("cache", _arguments.count("cache", limit, 0), None if folder is None else os.fspath(folder))
+        size = _arguments.count("cache", limit, 0)
+        if folder is None:
+            return self._then("cache", size, None, "")
+        # Here, and not where it is opened: processes that work together have to agree.
+        return self._then("cache", size, os.fspath(folder), code_hash(self._called()))
+
+    def _called(self) -> Iterator[Any]:
+        """The functions of all steps, and the objects whose items are read."""
+        make, parents, args = self._made
+        for parent in parents:
+            yield from parent._called()
+        if make != "open":
+            for each in args:
+                yield from (part for part in (each if isinstance(each, tuple) else (each,)) if callable(part))
+        if make in ("items", "iterable"):
+            yield args[0]
 
     def prefetch(self, count: int) -> Pipeline:
         """Up to ``count`` elements are made ahead by a thread, while what follows works on others. In a loader with workers each
@@ -702,16 +726,6 @@ def mix(
     return _made("mix", pipelines, ([(int(at), [float(w) for w in ws]) for at, ws in schedule], bool(replacement)))
 
 
-class _Getter:
-    """``items[index]``, as a step."""
-
-    def __init__(self, items: Any) -> None:
-        self.items = items
-
-    def __call__(self, index: int) -> Any:
-        return self.items[index]
-
-
 class _Route:
     """The number of the branch that an element is for."""
 
@@ -726,71 +740,5 @@ class _Route:
         return self.keys[key]
 
 
-def _items(_: Any, args: Any) -> Any:
-    items, kind = args
-    return _native.Pipeline.numbers(type(items).__name__, len(items), kind).map("[index]", _Getter(items))
-
-
-def _iterable(_: Any, args: Any) -> Any:
-    items, kind = args
-    return _native.Pipeline.iterable(type(items).__name__, items, kind)
-
-
-def _step(name: str) -> Any:
-    return lambda parents, args: getattr(parents[0]._native, name)(*args)
-
-
-def _joined(name: str) -> Any:
-    return lambda parents, args: getattr(_native.Pipeline, name)([p._native for p in parents], *args)
-
-
-def _batch(parents: Any, args: Any) -> Any:
-    size, drop_last, padded, collate = args
-    return parents[0]._native.batch(size, drop_last=drop_last, padded=padded, collate=collate)
-
-
-def _pack(parents: Any, args: Any) -> Any:
-    length, opened, fit, long, fields, padding = args
-    return parents[0]._native.pack(length, open=opened, fit=fit, long=long, fields=fields, padding=padding)
-
-
-def _gather(parents: Any, args: Any) -> Any:
-    name, key, rule, drop_last, padded, collate = args
-    return parents[0]._native.gather(name, key, rule, drop_last=drop_last, padded=padded, collate=collate)
-
-
 # Threads of `prefetch` and `join` call Python functions: they end before the interpreter does.
 atexit.register(_native.stop_ahead)
-
-#: Those that run Python code.
-_PYTHON = frozenset({"items", "iterable", "map", "filter", "flat_map", "sort_within", "gather"})
-
-_MAKERS: dict[str, Callable[[Any, Any], Any]] = {
-    "open": lambda _, args: _native.Pipeline.open(*args),
-    "items": _items,
-    "iterable": _iterable,
-    "same": lambda parents, _: parents[0]._native,
-    "batch": _batch,
-    "pack": _pack,
-    "gather": _gather,
-    **{
-        name: _step(name)
-        for name in (
-            *(
-                "map",
-                "filter",
-                "flat_map",
-                "select",
-                "without",
-                "shuffle_parts",
-                "shuffle_all",
-                "shuffle",
-                "unbatch",
-                "sort_within",
-            ),
-            *("take", "skip", "repeat", "cache", "prefetch", "branch"),
-        )
-    },
-    **{name: _joined(name) for name in ("zip", "concat", "interleave", "mix", "ready")},
-    "image": _step("map"),
-}

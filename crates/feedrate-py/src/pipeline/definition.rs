@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use feedrate::pipeline::{
-    self, Batch, Cache, Deal, Failure, Fit, Func, Gather, Getter, Long, Opening, Oversize, Packing, Rule, Weights,
-    asking,
+    self, Batch, Cache, Deal, Failure, Fill, Fit, Func, Gather, Getter, Long, Opening, Oversize, Packing, Padding,
+    Rule, Weights, asking,
 };
 use feedrate::source::Numbers;
 use pyo3::exceptions::PyValueError;
@@ -124,13 +124,19 @@ impl Pipeline {
         self.with(self.inner.shuffle(window))
     }
 
-    #[pyo3(signature = (size, *, drop_last=false, padded=false, collate=None))]
-    fn batch(&self, size: usize, drop_last: bool, padded: bool, collate: Option<(String, Py<PyAny>)>) -> Self {
+    #[pyo3(signature = (size, *, drop_last=false, padding=None, collate=None))]
+    fn batch(
+        &self,
+        size: usize,
+        drop_last: bool,
+        padding: Option<Paddings>,
+        collate: Option<(String, Py<PyAny>)>,
+    ) -> Self {
         let collate = collate.map(|(name, function)| Func::new(self.callable(name, function)));
         self.with(self.inner.batch_with(Batch {
             size,
             drop_last,
-            padded,
+            padding: padding.map(padding_of),
             collate,
         }))
     }
@@ -176,14 +182,14 @@ impl Pipeline {
     }
 
     /// Batches of elements of a bucket, or as many as a budget allows.
-    #[pyo3(signature = (name, key, rule, *, drop_last=false, padded=false, collate=None))]
+    #[pyo3(signature = (name, key, rule, *, drop_last=false, padding=None, collate=None))]
     fn gather(
         &self,
         name: String,
         key: Py<PyAny>,
         rule: &Bound<'_, PyDict>,
         drop_last: bool,
-        padded: bool,
+        padding: Option<Paddings>,
         collate: Option<(String, Py<PyAny>)>,
     ) -> PyResult<Self> {
         let collate = collate.map(|(name, function)| Func::new(self.callable(name, function)));
@@ -193,17 +199,17 @@ impl Pipeline {
             batch: Batch {
                 size: 1,
                 drop_last,
-                padded,
+                padding: padding.map(padding_of),
                 collate,
             },
         };
         Ok(self.with(self.inner.gather(gather).map_err(config)?))
     }
 
-    /// What comes before is kept in memory, or in files of `folder`.
-    fn cache(&self, limit: u64, folder: Option<std::path::PathBuf>) -> Self {
+    /// What comes before is kept in memory, or in files of `folder`. `code`: says which code the functions before have.
+    fn cache(&self, limit: u64, folder: Option<std::path::PathBuf>, code: &str) -> Self {
         self.with(self.inner.cache(match folder {
-            Some(folder) => Cache::files(folder, limit),
+            Some(folder) => Cache::files(folder, limit).version(code),
             None => Cache::memory(limit),
         }))
     }
@@ -370,6 +376,32 @@ fn deal(name: &str) -> PyResult<Deal> {
         "records" => Ok(Deal::Records),
         other => Err(config(format!("split={other:?}: auto, shards or records"))),
     }
+}
+
+/// A whole number or another one.
+#[derive(FromPyObject)]
+enum Number {
+    Whole(i64),
+    Real(f64),
+}
+
+impl From<Number> for Fill {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::Whole(number) => number.into(),
+            Number::Real(number) => number.into(),
+        }
+    }
+}
+
+/// For all fields, and by name.
+type Paddings = (Number, Vec<(String, Number)>);
+
+fn padding_of((value, fields): Paddings) -> Padding {
+    let padding = Padding::with(value);
+    fields
+        .into_iter()
+        .fold(padding, |padding, (name, value)| padding.field(name, value))
 }
 
 /// The rule of a dict: of `boundaries` and `sizes`, or of `budget`, `padded`, `most` and `oversize`.

@@ -12,7 +12,7 @@ use numpy::npyffi::{NpyTypes, PY_ARRAY_API, PyArrayObject, get_type_object, npy_
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 
 use super::function::Raised;
 use crate::block::{Block, Memory};
@@ -47,6 +47,17 @@ impl Object {
 impl Foreign for Object {
     fn kind(&self) -> &'static str {
         "a Python object"
+    }
+
+    fn describe(&self) -> String {
+        Python::attach(|py| {
+            let class = self.0.bind(py).get_type();
+            let name = class.qualname().map(|name| name.to_string());
+            name.map_or_else(
+                |_| self.kind().to_owned(),
+                |name| format!("{} of the type {name}", self.kind()),
+            )
+        })
     }
 
     fn to_value(&self) -> Result<Value, BoxError> {
@@ -100,16 +111,54 @@ pub(crate) fn from_python(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<V
         return items.map(Value::List);
     }
     if let Ok(dict) = object.cast_exact::<PyDict>() {
-        let mut pairs = Vec::with_capacity(dict.len());
-        for (key, value) in dict.iter() {
-            let Ok(key) = key.cast::<PyString>() else {
-                return Ok(Object::value(object.clone()));
-            };
-            pairs.push((key.to_str()?.to_owned(), from_python(&value, depth + 1)?));
-        }
-        return Ok(Value::Map(pairs));
+        let pairs = pairs(dict.iter().map(Ok), depth)?;
+        return Ok(pairs.map_or_else(|| Object::value(object.clone()), Value::Map));
     }
-    Ok(array(object)?.unwrap_or_else(|| Object::value(object.clone())))
+    if let Some(value) = array(object)? {
+        return Ok(value);
+    }
+    like(object, depth)
+}
+
+/// Pairs by name; none where a key is no text.
+fn pairs<'py>(
+    items: impl Iterator<Item = PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>,
+    depth: usize,
+) -> PyResult<Option<Vec<(String, Value)>>> {
+    let mut pairs = Vec::new();
+    for item in items {
+        let (key, value) = item?;
+        let Ok(key) = key.cast::<PyString>() else {
+            return Ok(None);
+        };
+        pairs.push((key.to_str()?.to_owned(), from_python(&value, depth + 1)?));
+    }
+    Ok(Some(pairs))
+}
+
+/// Of other classes those that are text, bytes, whole numbers, sequences or mappings too: an enumeration, `numpy.str_`, an `OrderedDict`, what
+/// tokenizers give. A named tuple has more to it than its items.
+fn like(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+    if let Ok(text) = object.cast::<PyString>() {
+        return Ok(Value::Str(text.to_str()?.to_owned()));
+    }
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Ok(Value::Bytes(bytes.as_bytes().to_vec()));
+    }
+    if let Ok(Ok(number)) = object.cast::<PyInt>().map(|number| number.extract::<i64>()) {
+        return Ok(Value::Int(number));
+    }
+    if object.is_instance_of::<PyList>() || (object.is_instance_of::<PyTuple>() && !object.hasattr("_fields")?) {
+        let items: PyResult<Vec<_>> = object.try_iter()?.map(|item| from_python(&item?, depth + 1)).collect();
+        return items.map(Value::List);
+    }
+    if let Ok(mapping) = object.cast::<PyMapping>() {
+        let items = mapping.items()?;
+        if let Some(pairs) = pairs(items.iter().map(|item| item.extract()), depth)? {
+            return Ok(Value::Map(pairs));
+        }
+    }
+    Ok(Object::value(object.clone()))
 }
 
 /// A tensor of an array or a torch tensor, copied.

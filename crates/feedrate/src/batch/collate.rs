@@ -98,8 +98,9 @@ impl Level<'_> {
             Value::Map(pairs) => self.maps(pairs, samples),
             Value::Other(thing) => {
                 let reason = format!(
-                    "it is {}, which is not known here; make a value of it before",
-                    thing.kind()
+                    "it is {}, which is not known here: make numbers, tensors, texts, lists or maps of it before, or give a function that \
+                     collates",
+                    thing.describe()
                 );
                 Err(self.error(0, reason))
             }

@@ -12,6 +12,11 @@ pub trait Foreign: Any + Send + Sync {
     /// What it is, for messages.
     fn kind(&self) -> &'static str;
 
+    /// The same with more about this one: its class, say.
+    fn describe(&self) -> String {
+        self.kind().to_owned()
+    }
+
     /// The same as a value, for steps that look into it.
     fn to_value(&self) -> Result<Value, BoxError>;
 
@@ -162,6 +167,14 @@ impl Value {
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
             Self::Other(thing) => thing.kind(),
+        }
+    }
+
+    /// The same with more about this one, where it is foreign.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Other(thing) => thing.describe(),
+            value => value.kind().to_owned(),
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::owned::Owned;
 use super::sample::Place;
+use super::spec::fnv;
 use crate::batch::{Value, encode};
 use crate::error::BoxError;
 
@@ -24,6 +25,7 @@ use crate::error::BoxError;
 pub struct Cache {
     limit: u64,
     folder: Option<PathBuf>,
+    version: String,
     /// Where it stays locked, nothing is known and nothing kept.
     inner: Owned<Inner>,
 }
@@ -70,20 +72,35 @@ impl Cache {
         Self {
             limit,
             folder: None,
+            version: String::new(),
             inner: Owned::default(),
         }
     }
 
     /// Keeps elements in files in `folder`, which is made if need be, up to `limit` bytes in all. Processes share them, and later runs
     /// find them. The files are named by the fingerprint of the steps before and by the files that these read (path, size, time of the last
-    /// change). What a function of the same name does differently since is not seen, nor what else lies in memory: delete the folder
-    /// then, or use another one. Each process of each run that adds something leaves a file; 32 of them are open to be read, and the own.
+    /// change). What a function of the same name does differently since is not seen, nor what else lies in memory: say another
+    /// [`version`](Cache::version) then, or use another folder. Each process of each run that adds something leaves a file; 32 of them are open to be read, and the own.
     pub fn files(folder: impl Into<PathBuf>, limit: u64) -> Self {
         Self {
             limit,
             folder: Some(folder.into()),
+            version: String::new(),
             inner: Owned::default(),
         }
+    }
+
+    /// Files under another version are not looked at: for functions that do something else since, under the same name.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// What the files of these steps over this data are known by, in memory and on disk.
+    pub(super) fn key(&self, steps: u64, seed: u64, data: u64) -> u64 {
+        let key = format!("{steps:016x} {seed} {data:016x}{}", self.version);
+        fnv(key.bytes())
     }
 
     /// Finds what other processes have written since. Called when a lane is opened.

@@ -120,7 +120,11 @@ impl fmt::Display for Gather {
                 )?;
             }
         }
-        write!(f, ", pad={}, drop_last={}", self.batch.padded, self.batch.drop_last)?;
+        let padding = &self.batch.padding;
+        write!(f, ", pad={}, drop_last={}", padding.is_some(), self.batch.drop_last)?;
+        if let Some(padding) = padding {
+            write!(f, "{padding}")?;
+        }
         if let Some(collate) = &self.batch.collate {
             write!(f, ", {collate:?}")?;
         }

@@ -7,6 +7,7 @@ use super::cache::Cache;
 use super::function::Func;
 use super::gather::Gather;
 use super::pack::Packing;
+use super::padding::Padding;
 use crate::error::Error;
 use crate::source::Source;
 
@@ -40,9 +41,9 @@ pub struct Batch {
     pub size: usize,
     /// Whether a last short one is left out.
     pub drop_last: bool,
-    /// Whether tensors of different shapes are filled up with zeros to the largest of every dimension, the first dimension's lengths
-    /// coming as `<field>_length`.
-    pub padded: bool,
+    /// With what tensors of different shapes, and lists of numbers, are filled up to the largest of every dimension, the first
+    /// dimension's lengths coming as `<field>_length`; `None`: they have to be of one shape.
+    pub padding: Option<Padding>,
     /// What makes a batch of a list of elements (its [`map`](super::Function::map)); `None`: [`collate`](fn@crate::batch::collate).
     pub collate: Option<Func>,
 }
@@ -53,14 +54,14 @@ impl Batch {
         Self {
             size: size.max(1),
             drop_last: false,
-            padded: false,
+            padding: None,
             collate: None,
         }
     }
 
     /// Whether rows may come as columns.
     pub(super) fn plain(&self) -> bool {
-        !self.padded && self.collate.is_none()
+        self.padding.is_none() && self.collate.is_none()
     }
 }
 
@@ -158,8 +159,15 @@ impl fmt::Display for Step {
             Self::Without(fields) => write!(f, "without({fields:?})"),
             Self::Shuffle(window) => write!(f, "shuffle({window})"),
             Self::Batch(rule) => {
-                let name = if rule.padded { "padded_batch" } else { "batch" };
+                let name = if rule.padding.is_some() {
+                    "padded_batch"
+                } else {
+                    "batch"
+                };
                 write!(f, "{name}({}, drop_last={}", rule.size, rule.drop_last)?;
+                if let Some(padding) = &rule.padding {
+                    write!(f, "{padding}")?;
+                }
                 if let Some(collate) = &rule.collate {
                     write!(f, ", {collate:?}")?;
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::{Tensor, Value};
+use crate::batch::{DType, Tensor, Value};
 use crate::source::{Items, Part, Source, SourceError};
 use crate::state::State;
 
@@ -686,4 +686,30 @@ fn buckets_and_budgets_hold_what_they_say() {
         batch: Batch::of(1),
     });
     assert!(refused.unwrap_err().to_string().contains("1 boundaries make 2 buckets"));
+}
+
+#[test]
+fn padding_fits_its_type_or_is_refused() {
+    let made = |fill: Fill, dtype: DType| fill.bytes(dtype).map_err(|error| error.to_string());
+    assert_eq!(made((-1).into(), DType::I16), Ok(vec![255, 255]));
+    assert_eq!(made(2.0.into(), DType::U8), Ok(vec![2]));
+    assert_eq!(made(1.into(), DType::Bool), Ok(vec![1]));
+    assert_eq!(made(f64::NAN.into(), DType::F64), Ok(f64::NAN.to_ne_bytes().to_vec()));
+    assert_eq!(made((-0.0).into(), DType::F16), Ok(vec![0; 2]));
+    for (fill, dtype) in [
+        (Fill::Whole(256), DType::U8),
+        (Fill::Whole(-1), DType::U64),
+        (Fill::Real(0.5), DType::I64),
+        (Fill::Real(f64::INFINITY), DType::I32),
+        (Fill::Whole(2), DType::Bool),
+    ] {
+        assert_eq!(
+            made(fill, dtype),
+            Err(format!("padding {fill} does not fit into {dtype}"))
+        );
+    }
+    assert_eq!(
+        made(1.into(), DType::BF16),
+        Err("bfloat16 can be padded with 0 only".to_owned())
+    );
 }

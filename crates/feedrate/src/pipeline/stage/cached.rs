@@ -6,7 +6,6 @@ use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, blamed};
 use crate::batch::Value;
 use crate::error::BoxError;
 use crate::pipeline::cache::Cache;
-use crate::pipeline::spec::fnv;
 use crate::state::State;
 
 pub(super) struct Cached {
@@ -27,8 +26,7 @@ impl Cached {
             ..site.opening.clone()
         };
         let data = site.node().inputs[0].data_stamp()?;
-        let key = format!("{before:016x} {} {data:016x}", frozen.seed);
-        let fingerprint = fnv(key.bytes());
+        let fingerprint = cache.key(before, frozen.seed, data);
         cache
             .look(fingerprint)
             .map_err(|error| Failure::fatal(site.label(), error))?;

@@ -411,7 +411,7 @@ fn pairs_of(label: &str, value: Value) -> Result<Vec<(String, Value)>, Failure> 
         Value::Map(pairs) => Ok(pairs),
         other => Err(Failure::element(
             label,
-            format!("the element is {}, and not a map with fields", other.kind()).into(),
+            format!("the element is {}, and not a map with fields", other.describe()).into(),
         )),
     }
 }

@@ -12,6 +12,7 @@ mod join;
 mod maker;
 mod mix;
 mod packer;
+mod pad;
 mod source;
 mod weigh;
 mod window;

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
-use crate::batch::{DType, Heap, Tensor, TensorError, Value};
+use crate::batch::{Heap, Tensor, TensorError, Value};
 use crate::error::BoxError;
 use crate::pipeline::pack::{Fit, Long, Packing};
+use crate::pipeline::padding::Fill;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
 
@@ -243,7 +244,7 @@ impl Packed {
         let mut out = Vec::with_capacity(self.names.len() + 2);
         for (at, name) in self.names.iter().enumerate() {
             let dtype = pieces[0].fields[at].dtype();
-            let filler = filler(dtype, self.packing.padding)?;
+            let filler = Fill::Whole(self.packing.padding).bytes(dtype)?;
             let tensor = Tensor::build(&Heap, dtype, &[length], |bytes| {
                 let mut rest = bytes;
                 for piece in pieces {
@@ -296,33 +297,6 @@ fn numbers(items: &[Value]) -> Result<Tensor, BoxError> {
     let found = found.ok_or("a list that is packed holds whole numbers only")?;
     let len = found.len();
     Ok(Tensor::from_vec(found, &[len])?)
-}
-
-/// The bytes of a padding value.
-fn filler(dtype: DType, value: i64) -> Result<Vec<u8>, BoxError> {
-    macro_rules! whole {
-        ($type:ty) => {
-            <$type>::try_from(value)
-                .map_err(|_| format!("padding {value} does not fit into {dtype}"))?
-                .to_ne_bytes()
-                .to_vec()
-        };
-    }
-    #[expect(clippy::cast_precision_loss, reason = "small whole numbers")]
-    Ok(match dtype {
-        DType::U8 => whole!(u8),
-        DType::I8 => whole!(i8),
-        DType::U16 => whole!(u16),
-        DType::I16 => whole!(i16),
-        DType::U32 => whole!(u32),
-        DType::I32 => whole!(i32),
-        DType::U64 => whole!(u64),
-        DType::I64 => value.to_ne_bytes().to_vec(),
-        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
-        DType::F64 => (value as f64).to_ne_bytes().to_vec(),
-        _ if value == 0 => vec![0; dtype.size()],
-        _ => return Err(format!("{dtype} can be padded with 0 only").into()),
-    })
 }
 
 impl Stage for Packed {
