@@ -27,9 +27,10 @@ def padding(step: str, given: Any) -> tuple[int | float, list[tuple[str, int | f
 
     def number(value: Any) -> int | float:
         if isinstance(value, (int, np.integer, np.bool_)):
-            if not -(2**63) <= value < 2**63:
-                raise ValueError(f"{step}() takes padding of 64 bits at most, but got {value}")
-            return int(value)
+            whole = int(value)
+            if not -(2**63) <= whole < 2**63:
+                raise ValueError(f"{step}() takes padding of 64 bits at most, but got {whole}")
+            return whole
         if isinstance(value, (float, np.floating)):
             return float(value)
         raise TypeError(f"{step}() takes a number as padding, or a dict of numbers by field, but got {given!r}")

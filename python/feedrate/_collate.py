@@ -121,7 +121,8 @@ def _numbers(batch: Any) -> np.ndarray[Any, Any]:
 
 
 def _unknown(what: Any) -> str:
-    return f"default_collate: batch must contain arrays, numbers, strings, dicts or lists; found {what}"
+    hint = ": use feedrate.torch.DataLoader" if getattr(what, "__module__", "").partition(".")[0] == "torch" else ""
+    return f"default_collate: batch must contain arrays, numbers, strings, dicts or lists; found {what}{hint}"
 
 
 def _mapping_like(like: abc.Mapping[Any, Any], fields: dict[Any, Any]) -> Any:

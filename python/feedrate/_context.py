@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import struct
+import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +87,13 @@ class WorkerInfo:
 
 
 _process_info: Any = None
+_is_worker = False
 
 
 def set_process_info(info: Any) -> None:
     """For worker processes: ``info`` is the answer on every thread of this process."""
-    global _process_info
-    _process_info = info
+    global _process_info, _is_worker
+    _process_info, _is_worker = info, True
 
 
 def set_thread_info(info: Any) -> None:
@@ -103,8 +107,80 @@ def get_worker_info() -> Any:
     Works in process workers and in thread workers; in a process worker of the drop-in it is the object that
     ``torch.utils.data.get_worker_info()`` gives.
     """
+    if getattr(_local, "hidden", 0):
+        return None
     info = getattr(_local, "info", None)
     return _process_info if info is None else info
+
+
+class Alone:
+    """An iterable that is read whole by each who iterates it, whatever worker that is: it is told of no worker meanwhile, of which it would
+    give a share only."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items) if get_worker_info() is None else _Alone(self.items)
+
+
+class _Alone:
+    __slots__ = ("_iterator",)
+
+    def __init__(self, items: Any) -> None:
+        with _hidden:
+            self._iterator = iter(items)
+
+    def __iter__(self) -> _Alone:
+        return self
+
+    def __next__(self) -> Any:
+        with _hidden:
+            return next(self._iterator)
+
+
+class _Hidden:
+    """Where nobody is told of a worker: neither by us nor, in a worker process, by torch, whose answer is one for the whole process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: tuple[Any, Any] = None, None
+
+    def __enter__(self) -> None:
+        global _process_info
+        _local.hidden = getattr(_local, "hidden", 0) + 1
+        if not _is_worker:
+            return
+        stock = sys.modules.get("torch.utils.data._utils.worker")
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before = _process_info, getattr(stock, "_worker_info", None)
+                _process_info = None
+                if stock is not None:
+                    stock._worker_info = None  # type: ignore[attr-defined]
+
+    def __exit__(self, *_: object) -> None:
+        global _process_info
+        _local.hidden -= 1
+        if not _is_worker:
+            return
+        stock = sys.modules.get("torch.utils.data._utils.worker")
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                _process_info, info = self._before
+                if stock is not None:
+                    stock._worker_info = info  # type: ignore[attr-defined]
+
+    def forget(self) -> None:
+        """In a child that was forked: a thread that it does not have may have been at it."""
+        self._lock = threading.Lock()
+
+
+_hidden = _Hidden()
+os.register_at_fork(after_in_child=_hidden.forget)
 
 
 def sample_seeds(seed: int, epoch: int, position: int, kind: bytes) -> tuple[int, int, int]:

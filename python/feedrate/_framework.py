@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+# At once: NumPy loads it when it is first asked for, and a child that is forked meanwhile would wait for the lock of that import.
+import numpy.random
+
 from feedrate import _collate
 from feedrate._context import CurrentRng, WorkerInfo, sample_seeds, set_process_info
 

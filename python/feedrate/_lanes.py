@@ -14,7 +14,7 @@ from typing import Any
 
 from feedrate import _same
 from feedrate._context import set_reseed
-from feedrate._errors import PipelineError
+from feedrate._errors import PipelineError, annotate
 from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
 from feedrate._pipeline import Mix, Pipeline, StreamPipeline, mixed
 from feedrate._plan import Plan
@@ -100,7 +100,13 @@ def shape_of(loader: Any) -> Shape:
             f"has num_workers={loader.num_workers} and {world} ranks: use num_workers=0 and one rank, or interleave() or mix() instead of "
             "join()"
         )
-    rows = options.get("rows") or (1 if native.serial or native.timed else ROWS)
+    keeper = loader.dataset._keeper()
+    rows = options.get("rows") or (1 if native.serial or native.timed or keeper else ROWS)
+    if keeper and rows * each > 1:
+        raise ValueError(
+            f"a {keeper} keeps its place in itself (it has state_dict() and load_state_dict()), and {rows} rows of {each} units on each "
+            "rank would iterate it at the same time and mix up their places: use lanes(rows=1), or an object whose __iter__ begins anew"
+        )
     return Shape(rows, units, 1 if size is None else size // each, rank, world)
 
 
@@ -191,6 +197,7 @@ class LaneFetcher:
         self._reseeds = recipe.seeding == "sample" and recipe.own_globals
         # Counted and logged where batches are handed over: workers see a share each, and read again what a state has passed.
         self._skipper = Skipper({**self._pipeline._options, "at_most": None, "log": None})
+        self._at_most: int | None = self._pipeline._options.get("at_most")
         self._lanes: dict[int, _Open] = {}
         self._at: Any = None
         self._stage = "sample"
@@ -300,12 +307,18 @@ class LaneFetcher:
             self._skipper.fresh += opened.left_skipped
             opened.left_skipped = []
             return unit
+        known = len(self._skipper.fresh)
         while not opened.over:
             try:
                 found: list[Any] = opened.lane.take(self._shape.samples)
             except Exception as error:
                 if self._skipper.skips(error):
-                    continue
+                    found_bad = len(self._skipper.fresh) - known
+                    if self._at_most is None or found_bad <= self._at_most:
+                        continue
+                    # All are counted where they are received; who looks for a good one among bad ones ends here.
+                    annotate(error, f"feedrate: {found_bad} bad elements in a row, and on_error() allows at_most={self._at_most}")
+                    raise
                 opened.over = not getattr(error, "may_continue", True)
                 raise
             return found

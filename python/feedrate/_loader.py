@@ -185,8 +185,7 @@ class DataLoader(Resumable):
         _options.give(self, given, iterable=iterable)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _options.change(self, name, value, _SETTLED)
-        super().__setattr__(name, value)
+        _options.change(self, name, value, super().__setattr__, _SETTLED)
 
     @property
     def _auto_collation(self) -> bool:
@@ -318,7 +317,7 @@ class _Iterator(Asked):
             return batch
         if batch is END:
             self._over = True
-            if self._num_yielded == 0:
+            if self._num_yielded == 0 and not epoch.resumed:
                 _options.warn_no_batches(self._engine, *self._loader_data, drop_last=self._drop_last, plan=epoch.lanes)
             epoch.ended()
             if not self._persistent:

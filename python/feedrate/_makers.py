@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedrate import _native
+from feedrate._context import Alone
 
 
 class _Getter:
@@ -25,7 +26,7 @@ def _items(_: Any, args: Any) -> Any:
 
 def _iterable(_: Any, args: Any) -> Any:
     items, kind = args
-    return _native.Pipeline.iterable(type(items).__name__, items, kind)
+    return _native.Pipeline.iterable(type(items).__name__, Alone(items), kind)
 
 
 def _step(name: str) -> Any:

@@ -7,12 +7,13 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from feedrate import _lanes, _ranks
+from feedrate._coordinator import Coordinator
 from feedrate._iterate import attribute, has_state
 from feedrate._progress import Options, options, progress
 
@@ -29,6 +30,8 @@ def _checked(name: str, value: Any) -> Any:
         raise ValueError(f"seeding option should be one of {SEEDING}, but got seeding={value!r}")
     if name == "items_in_flight" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise ValueError(f"items_in_flight option should be a positive integer, but got items_in_flight={value!r}")
+    if name == "coordinator" and not (value is None or isinstance(value, Coordinator)):
+        raise TypeError(f"coordinator option should be a feedrate.Coordinator or None, but got coordinator={value!r}")
     if name == "redo" and not isinstance(value, (bool, np.bool_, int)):
         raise TypeError(f"redo option should be True or False, but got redo={value!r}")
     if name in ("seed", "snapshot_every_n_steps") and value is not None:
@@ -59,22 +62,31 @@ def give(loader: Any, given: Options, *, iterable: bool) -> None:
             loader.__dict__[name] = getattr(given, name)
 
 
-def change(loader: Any, name: str, value: Any, fixed: tuple[str, ...] = ()) -> None:
-    """Called before an attribute is set: the options of a loader that was made change with theirs. Refuses, as torch's loader does, to
+def change(loader: Any, name: str, value: Any, put: Callable[[str, Any], None], fixed: tuple[str, ...] = ()) -> None:
+    """Sets an attribute with ``put``: the options of a loader that was made change with theirs. Refuses, as torch's loader does, to
     change what was settled. Subclasses may have attributes of these names: what cannot be an option is not taken for one."""
-    given = progress(loader).options
-    if given is None or name not in (*NAMES, *fixed):
+    given = progress(loader).options if name in NAMES or name in fixed else None
+    if given is None:
+        put(name, value)
         return
     own = not type(loader).__module__.startswith("feedrate.")
-    if name in (*fixed, "remainder") or (name == "distributed" and not (own and not _ranks.is_option(value))):
+    settled = {"distributed": _ranks.is_option, "remainder": _ranks.is_remainder}.get(name)
+    if name in fixed or (settled is not None and not (own and not settled(value))):
         raise ValueError(f"{name} attribute should not be set after {type(loader).__name__} is initialized")
-    if name == "distributed":
-        return
+    changed = replace(given)
     try:
-        setattr(given, name, _checked(name, value))
+        if settled is None:
+            setattr(changed, name, _checked(name, value))
+        if changed != given and loader._iterator is not None and name != "coordinator":
+            raise ValueError(
+                f"{name} attribute should not be set while persistent workers run, which were started with another one"
+            )
     except (TypeError, ValueError):
         if not own:
             raise
+        changed = given
+    put(name, value)
+    progress(loader).options = changed
 
 
 def _check_together(loader: Any, given: Options, *, iterable: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, overload
 from feedrate import _arguments, _native, _same
 from feedrate._code import code_hash
 from feedrate._context import pipeline_key
+from feedrate._iterate import has_state
 from feedrate._makers import MAKERS, PYTHON
 from feedrate._skipper import Skipper
 
@@ -79,7 +80,14 @@ class Pipeline:
     @functools.cached_property
     def _native(self) -> Any:
         make, parents, args = self._made
-        return MAKERS[make](parents, args)
+        try:
+            return MAKERS[make](parents, args)
+        except ValueError as error:
+            # As the steps are called here.
+            text = str(error).replace("shuffle_all()", 'shuffle("all")').replace("shuffle_parts()", 'shuffle("shards")')
+            if text == str(error):
+                raise
+            raise ValueError(text.replace("shuffle(window)", "shuffle(n)")) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_native"}
@@ -264,13 +272,13 @@ class Pipeline:
         sizes: int | Sequence[int],
         *,
         pad: bool = False,
-        padding: float | Mapping[str, float] = 0,
+        padding: float | Mapping[str, float] | None = None,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline:
         """Batches of elements of similar ``key(element)``: their length, say. Bucket ``b`` holds keys from ``boundaries[b - 1]`` up to but
         not including ``boundaries[b]``, the first and the last one are open; a bucket with ``sizes[b]`` elements is a batch (one number:
-        for all). What is left at the end comes bucket by bucket. ``pad`` fills arrays up with ``padding`` as :meth:`padded_batch` does.
+        for all). What is left at the end comes bucket by bucket. ``pad``, and ``padding``, fill arrays up as :meth:`padded_batch` does.
         """
         if not isinstance(boundaries, Iterable):
             raise TypeError(f"bucket_batch() takes a list of boundaries, but got {boundaries!r}")
@@ -288,14 +296,15 @@ class Pipeline:
         max_samples: int | None = None,
         oversize: Literal["error", "skip", "alone"] = "error",
         pad: bool = False,
-        padding: float | Mapping[str, float] = 0,
+        padding: float | Mapping[str, float] | None = None,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline:
         """As many elements in a row as a budget allows: tokens or pixels. ``key(element)`` is an element's size; with ``padded`` each
         counts as much as the batch's largest, else they are added. Put :meth:`sort_within` before it, so that neighbours are of similar
         size.
-        ``oversize``: an element larger than the budget is a bad element, left out, or a batch of its own.
+        ``oversize``: an element larger than the budget is a bad element, left out, or a batch of its own. ``pad``, and ``padding``, fill
+        arrays up as :meth:`padded_batch` does.
         """
         rule = {
             "budget": float(budget),
@@ -307,10 +316,9 @@ class Pipeline:
 
     def _gather(self, step: str, key: Any, rule: Any, drop_last: bool, pad: tuple[bool, Any], collate: Any) -> Pipeline:
         function = None if collate is None else (_name(collate), _arguments.function(step, collate))
-        filled = _arguments.padding(step, pad[1])
-        return self._then(
-            "gather", _name(key), _arguments.function(step, key), rule, bool(drop_last), filled if pad[0] else None, function
-        )
+        pads, padding = pad
+        filled = _arguments.padding(step, 0 if padding is None else padding) if pads or padding is not None else None
+        return self._then("gather", _name(key), _arguments.function(step, key), rule, bool(drop_last), filled, function)
 
     # -- made once, made ahead, read once
 
@@ -322,16 +330,16 @@ class Pipeline:
         Without ``folder``: in the memory of each process, up to ``limit`` bytes (1 GiB); worker processes have one each, and keep it
         with ``persistent_workers=True`` only. With it: in files that all processes share and later runs find (16 GiB), of which 33 at
         most are open. Nothing is thrown out for something newer. Files are known by the steps before, by the code of their functions
-        (and what it reads that nothing changes in place: numbers, text, tuples) and by the shards that these read (path, size, time of
-        the last change); data in memory by its name and length only. Use another folder for other items, and when a function does
-        something else because of a list, an array, a file or another package.
+        (with what that reads, as ``docs/pipelines.md`` has it) and by the shards that these read (path, size, time of the last change);
+        data in memory by its name and length only. Use another folder for other items, and when a function does something else
+        because of a list, an array, a file or another package.
         """
         if limit is None:
             limit = 1 << 30 if folder is None else 16 << 30
         size = _arguments.count("cache", limit, 0)
         if folder is None:
             return self._then("cache", size, None, "")
-        # Here, and not where it is opened: processes that work together have to agree.
+        # Hashed here, and not where it is opened: processes that work together have to agree.
         return self._then("cache", size, os.fspath(folder), code_hash(self._called()))
 
     def _called(self) -> Iterator[Any]:
@@ -467,6 +475,13 @@ class Pipeline:
         most = None if at_most is None else _arguments.count("on_error(at_most=…)", at_most, 0)
         path = None if log is None else os.fspath(log)
         return self._then("same", on_error=policy, at_most=most, log=path)
+
+    def _keeper(self) -> str | None:
+        """The class of an iterable of this pipeline that keeps its place in itself, so that only one can read it at a time."""
+        make, parents, args = self._made
+        if make == "iterable" and has_state(args[0]):
+            return type(args[0]).__name__
+        return next((found for parent in parents if (found := parent._keeper()) is not None), None)
 
     # -- iterating
 
@@ -699,7 +714,9 @@ def from_items(items: Any) -> Pipeline:
 
 def from_iterable(items: Iterable[Any]) -> Pipeline:
     """The items of something that can be iterated again and again (not an iterator): a stream without an index. It has to give the same
-    items each time; every lane iterates it and keeps its share."""
+    items each time; every lane iterates it and keeps its share, so with ``lanes(rows=1)`` it is iterated once. Whatever worker iterates it,
+    it is told of none (``get_worker_info()`` is ``None``), for it would give a share only. One that keeps its place in itself (with
+    ``state_dict()`` and ``load_state_dict()``) is read by one lane."""
     if hasattr(items, "__next__"):
         raise TypeError(
             "from_iterable() takes something that can be iterated again, and an iterator is used up: give what it comes of"
@@ -714,9 +731,9 @@ def mix(
     replacement: bool = False,
 ) -> Pipeline:
     """Elements of all, each drawn from one of them by weight. ``weights`` may be a schedule: ``{0: [1, 0], 5000: [1, 1]}`` changes them
-    from draw 5000 on. Without ``replacement`` a stream that has run out is left out from then on; with it, it begins again, until
-    all have run out once. ``loader.mixed``, and ``mixed`` of an iterator over the pipeline, say what was drawn and what was to be
-    expected."""
+    from draw 5000 on (in a loader, whose lanes draw by themselves, give or take a unit of each). Without ``replacement`` a stream that
+    has run out is left out from then on; with it, it begins again, until all have run out once. ``loader.mixed``, and ``mixed`` of an
+    iterator over the pipeline, say what was drawn and what was to be expected."""
     for each in pipelines:
         if not isinstance(each, Pipeline):
             raise TypeError(

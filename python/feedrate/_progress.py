@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,9 @@ class Options:
 class Progress:
     """How a loader was made, and how far it has come."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Any = None) -> None:
+        #: The loader; copies of its ``__dict__`` hold this too, until they are asked for their own. ``None``: whoever asks first.
+        self.owner: weakref.ref[Any] | None = None if owner is None else weakref.ref(owner)
         self.options: Options | None = None
         self.ranks: Ranks | None = None
         #: Whether the dataset is a stream, where nobody else knows.
@@ -62,7 +66,7 @@ class Progress:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with the next epoch."""
-        state = {**vars(self), "epoch": None, "asked": None}
+        state = {**vars(self), "owner": None, "epoch": None, "asked": None}
         state["skipped"] = list(self.skipped)
         state["options"] = copy.copy(self.options)
         return state
@@ -71,6 +75,15 @@ class Progress:
         """This epoch counts: the next ``iter()`` is the next one."""
         if epoch.turn == self.turn:
             self.epochs = max(self.epochs, epoch.number + 1)
+
+    def told(self, epoch: Epoch) -> None:
+        """A batch of it was handed over: warns where the user must think that it is another one."""
+        if epoch.turn != self.turn and self.loaded is not None:
+            warnings.warn(
+                "a state was loaded into this loader, and an iterator that was made before goes on as it was: the state is taken up by the "
+                "next iter(loader)",
+                stacklevel=5,
+            )
 
     def leave_epochs(self) -> None:
         """Iterators that were made before do not move the loader any more."""
@@ -83,14 +96,22 @@ def progress(loader: Any) -> Progress:
     own: dict[str, Any] = loader.__dict__
     found: Progress | None = own.get(_NAME)
     if found is None:
-        found = own.setdefault(_NAME, Progress())
+        found = own.setdefault(_NAME, Progress(loader))
+    elif found.owner is None:
+        found.owner = weakref.ref(loader)
+    elif found.owner() is not loader:
+        found = own[_NAME] = copy.copy(found)
+        found.owner = weakref.ref(loader)
     return found
 
 
 def options(loader: Any) -> Options:
     """Those of a loader that was made."""
     found = progress(loader).options
-    assert found is not None, "the loader's constructor did not run"
+    if found is None:
+        raise RuntimeError(
+            f"the constructor of {type(loader).__name__} did not run to its end: call super().__init__(dataset, ...)"
+        )
     return found
 
 

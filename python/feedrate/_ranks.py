@@ -52,6 +52,11 @@ def is_option(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
+def is_remainder(value: Any) -> bool:
+    """Whether it can be meant as the option ``remainder``."""
+    return isinstance(value, str) and value in REMAINDER
+
+
 def check(loader: Any, option: Any, remainder: str) -> Ranks | None:
     """The ranks of a loader, from its ``distributed`` and ``remainder`` options. Raises ``ValueError`` for what cannot be kept."""
     if remainder not in REMAINDER:

@@ -15,7 +15,7 @@ from feedrate._plan import OrderPlan
 from feedrate._progress import options, progress
 from feedrate._ranks import Ranks, around
 from feedrate._state import Epoch, draw_base_seed, fresh, is_stream, known_order, owned_generators, said_seed, settle
-from feedrate._state_checks import check_state, ordering
+from feedrate._state_checks import check_state, check_whole, ordering, signed
 
 
 class Resumable:
@@ -60,13 +60,13 @@ class Resumable:
         ``state_dict()`` methods gave, which is kept as it is. After the end of an epoch it is the start of the next one. Draws
         nothing from any random generator.
         """
-        mine = progress(self)
+        mine, _ = progress(self), options(self)
         if mine.epoch is not None and not mine.epoch.over and mine.loaded is None:
-            return mine.epoch.state()
+            return signed(mine.epoch.state())
         state = fresh(self, mine.epoch) if mine.loaded is None else copy.deepcopy(mine.loaded)
         if mine.skip:
             state["skip"] = state.get("skip", 0) + mine.skip
-        return state
+        return signed(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next ``iter()`` go on where ``state`` was taken, also with another number or kind of workers, another prefetch
@@ -81,6 +81,7 @@ class Resumable:
             for path, packed in state.get("generators", {}).items():
                 if path in generators:
                     _randoms.check(generators[path], packed, "loader")
+            check_whole(state)
             settle(self, state)
         mine = progress(self)
         mine.leave_epochs()

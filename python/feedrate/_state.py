@@ -16,7 +16,7 @@ import numpy as np
 from feedrate import _lanes, _options, _orders, _randoms
 from feedrate._coordinator import AgreedSource
 from feedrate._fetch import Stated
-from feedrate._iterate import Unsaved, has_state
+from feedrate._iterate import Unsaved, attribute, has_state
 from feedrate._pipeline import Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan, run_out
 from feedrate._progress import options, progress
@@ -26,7 +26,25 @@ from feedrate._state_errors import ResumeError
 
 
 def owned_generators(loader: Any) -> dict[str, Any]:
-    return _randoms.owned_by({"generator": loader.generator, **around(loader)})
+    """The generators of a loader and its samplers, also of those that a sampler without a state wraps under any name, by path."""
+    parts = {"generator": loader.generator, **around(loader)}
+    ahead = [(path, part) for path, part in parts.items() if path != "generator"]
+    while ahead and len(parts) < 100:
+        path, part = ahead.pop(0)
+        if has_state(part):
+            continue
+        for name, value in sorted((attribute(part, "__dict__") or {}).items()):
+            # Lightning and others hand a sampler on as a dataset of its indices.
+            wrapped = name == "dataset" and value is not loader.dataset and "_sampler" in (attribute(value, "__dict__") or {})
+            if (wrapped or _is_sampler(value)) and all(value is not other for other in parts.values()):
+                parts[f"{path}.{name}"] = value
+                ahead.append((f"{path}.{name}", value))
+    return _randoms.owned_by(parts)
+
+
+def _is_sampler(value: Any) -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and issubclass(type(value), data.Sampler) and not has_state(value)
 
 
 def draw_base_seed(loader: Any) -> None:
@@ -45,6 +63,8 @@ class Epoch:
         self.resumed = saved is not None and (saved["batches"] > 0 or skip > 0)
         self.number: int = progress(loader).epochs
         self.turn: int = progress(loader).turn
+        self._options = copy.copy(options(loader))
+        self._pipeline_seed: int | None = None
         #: The loader's seed for its workers.
         self.base_seed = 0
         #: The last batch was handed over and the end was seen.
@@ -79,7 +99,7 @@ class Epoch:
         #: Whether samples come from map-style pipelines, which draw by the loader's seed and epoch.
         self.held = not self.stream and holds_pipeline(loader.dataset)
         #: Whether index objects come with where they stand in the epoch.
-        self.addressed = self.shape is None and (self.held or options(loader).seeding == "sample")
+        self.addressed = self.shape is None and (self.held or self._options.seeding == "sample")
         self._last: int | None = None
         #: Whether each batch has to be reported by :meth:`arrived`.
         self.tracked = self.stream or not loader.in_order or has_state(loader.dataset) or bool(self._left_out)
@@ -214,13 +234,16 @@ class Epoch:
         have to agree). ``None`` where there is none."""
         if self.shape is None and not self.held:
             return None
+        if self._pipeline_seed is not None and not self.over:
+            return self._pipeline_seed
         loader: Any = self._loader()
         seed = said_seed(loader)
         if seed is None:
             seed = progress(loader).pipeline_seed
         if seed is None:
             seed = 0 if progress(loader).ranks is not None else _options.keyed_seed(loader, self.base_seed)
-        return int(seed) & _MASK
+        self._pipeline_seed = int(seed) & _MASK
+        return self._pipeline_seed
 
     # -- workers
 
@@ -322,6 +345,7 @@ class Epoch:
         loader = self._loader()
         if loader is None:
             return
+        progress(loader).told(self)
         # Some trainers never ask for more than len() says.
         if self.done == 1 and not self.over and (self.stream or not self._is_only_batch(loader)):
             return
@@ -405,8 +429,10 @@ class Epoch:
     def _users(self, loader: Any, stands: dict[int, dict[str, Any]]) -> dict[str, Any]:
         workers = loader.num_workers
         found: dict[str, Any] = {}
-        if options(loader).seeding == "sample" and self.shape is None:
-            seed = options(loader).seed
+        # Options may be set in the middle of an epoch, for the next one.
+        given = options(loader) if self.over else self._options
+        if given.seeding == "sample" and self.shape is None:
+            seed = given.seed
             found["key"] = seed if seed is not None else progress(loader).drawn_seed
         seed = self.pipeline_seed()
         if seed is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from typing import Any
 
@@ -40,6 +42,33 @@ def ordering(loader: Any) -> tuple[Any, Cut | None]:
     if _is_batch_sampler(batches):
         return batches.sampler, Cut(batches.batch_size, batches.drop_last)
     return batches, None
+
+
+#: Parts of a state that are small, and its loader's own. Generators tell by themselves when they cannot be read.
+_OWN = ("epoch", "batches", "seed", "key", "pipeline seed", "skip", "ahead", "draws", "over")
+
+
+def signed(state: dict[str, Any]) -> dict[str, Any]:
+    """With what tells that its parts belong together."""
+    return {**state, "sum": _sum(state)}
+
+
+def _sum(state: dict[str, Any]) -> str:
+    plan = {name: value for name, value in state["plan"].items() if name not in ("sampler", "lanes")}
+    lanes = state["plan"].get("lanes")
+    parts = {name: state[name] for name in _OWN if name in state}
+    text = json.dumps([parts, plan, None if lanes is None else sorted(map(str, lanes))], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def check_whole(state: dict[str, Any]) -> None:
+    """Refuses a state in which there is something of another one."""
+    if state.get("sum", found := _sum(state)) != found:
+        raise ResumeError(
+            "the state is not as state_dict() gave it: its parts are of two states, or one was changed. torch.distributed.checkpoint does "
+            "that to a state that is a dict, for it fills in what a fresh loader's state has: save it in one piece, as "
+            "pickle.dumps(loader.state_dict())"
+        )
 
 
 def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: int | None) -> None:

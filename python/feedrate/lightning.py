@@ -9,6 +9,7 @@ wrong for every loader that keeps a state, and :class:`ExactResume` sets them ri
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class ExactResume(Callback):
     run would have trained on after it. Tested with Lightning 2.6.
 
     It concerns training loaders that have ``state_dict`` and ``load_state_dict``. Checkpoints that were made without the callback
-    resume exactly too, when the loaders have a length.
+    resume exactly too, when the loaders have a length. Not exact, and told by a warning, is a checkpoint from the end of an epoch with
+    ``reload_dataloaders_every_n_epochs``, where the state of the old loader is put over a new one; nor is a ``CombinedLoader`` of the mode
+    ``"max_size"`` while a shorter loader is at its end, which Lightning begins again.
     """
 
     def __init__(self) -> None:
@@ -51,6 +54,12 @@ class ExactResume(Callback):
         fetcher = trainer.fit_loop._data_fetcher
         self._batches = batches = _Batches(fetcher, trainer.fit_loop)
         if self._over and self._states:
+            if getattr(trainer, "reload_dataloaders_every_n_epochs", 0):
+                warnings.warn(
+                    "reload_dataloaders_every_n_epochs makes new loaders at the ends of epochs, and this checkpoint, from the end of one, "
+                    "has the state of the old loader: the order of the next epoch is not that of the whole run. Use one from the middle",
+                    stacklevel=2,
+                )
             batches.combined._load_state_dicts(self._states)
             iter(fetcher)
             fetcher.done = False

@@ -361,7 +361,7 @@ class _FeedIter(_BaseDataLoaderIter, Asked):
         if batch is NOT_READY:
             return batch
         if batch is END:
-            if self._num_yielded == 0:
+            if self._num_yielded == 0 and not epoch.resumed:
                 _options.warn_no_batches(engine, self._dataset, self._batch_size, drop_last=self._drop_last, plan=epoch.lanes)
             self._end()
             epoch.ended()
@@ -603,8 +603,7 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
         _options.give(self, given, iterable=isinstance(dataset, IterableDataset))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _options.change(self, name, value)
-        super().__setattr__(name, value)
+        _options.change(self, name, value, super().__setattr__)
 
     def __len__(self) -> int:
         """Batches in an epoch, of this rank."""

@@ -25,7 +25,7 @@ def ways(pipeline: Any, size: int, padding: Any) -> Iterator[Any]:
     yield pipeline.budget_batch(size, lambda _: 1, pad=True, padding=padding)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float32", "float64", "bool"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float16", "float32", "float64", "bool"])
 @pytest.mark.parametrize("fill", [0, 1, -100, 0.5])
 def test_the_same_as_pad_sequence(dtype: str, fill: float) -> None:
     r = random.Random(f"{dtype} {fill}")
@@ -78,6 +78,12 @@ def test_padding_by_field() -> None:
         ([[], np.asarray([1, 2], np.int16)], "int16"),
         # Of equal lengths by chance: the type of a batch does not depend on it.
         ([[1, 2], [3, 4]], "int64"),
+        ([[True, 2], [0.5]], "float64"),
+        ([[np.int16(1), np.int16(2)], [np.int16(3)]], "int16"),
+        ([[np.int16(1), 2], [3]], "int64"),
+        ([[np.float32(1), 2], [3]], "float64"),
+        ([np.asarray([1, 2], np.float32), [3.5]], "float32"),
+        ([np.asarray([1, 2], np.float32), [3]], "float32"),
     ],
 )
 def test_lists_of_numbers_are_arrays(lists: Any, dtype: str) -> None:
@@ -87,6 +93,40 @@ def test_lists_of_numbers_are_arrays(lists: Any, dtype: str) -> None:
         found = batch["x" if "x" in batch else "data"]
         assert (found.dtype, found.shape) == (np.dtype(dtype), (2, longest))
         assert [row[: len(numbers)].tolist() for row, numbers in zip(found, lists, strict=True)] == [list(n) for n in lists]
+
+
+def test_lists_of_lists() -> None:
+    rows = from_items([{"x": [[1, 2], [3, 4]]}, {"x": [[5, 6]]}, {"x": []}])
+    (batch,) = rows.padded_batch(3, padding=-1)
+    assert batch["x"].tolist() == [[[1, 2], [3, 4]], [[5, 6], [-1, -1]], [[-1, -1], [-1, -1]]]
+    assert batch["x_length"].tolist() == [2, 1, 0]
+    with pytest.raises(PipelineError, match=r"field `x`: the lists in one element are of the lengths \[2\] and, at 1, \[1\]"):
+        list(from_items([{"x": [[1, 2], [3]]}]).padded_batch(1))
+    with pytest.raises(
+        PipelineError, match=r"field `words`: at \$, sample 1 of the batch: it has 1 entries, and the first one has 2"
+    ):
+        list(from_items([{"words": ["a", "b"]}, {"words": ["c"]}]).padded_batch(2))
+
+
+def test_padding_means_that_it_is_padded() -> None:
+    rows = from_items([{"x": np.ones(n, np.float16)} for n in (1, 2)])
+    for pipeline in (
+        rows.bucket_batch(lambda _: 0, [], 2, padding=0.1),
+        rows.budget_batch(2, lambda _: 1, padding=np.float16(0.1)),
+    ):
+        assert next(iter(pipeline))["x"].tolist() == [[1, np.float16(0.1)], [1, 1]]
+    (batch,) = rows.padded_batch(2, padding=-np.inf)
+    assert batch["x"].tolist() == [[1, -np.inf], [1, 1]]
+    (flag,) = from_items([{"x": [True]}, {"x": []}]).padded_batch(2, padding=np.bool_(True))
+    assert flag["x"].tolist() == [[True], [True]]
+    for numbers in (1e300, 70_000):
+        with pytest.raises(PipelineError, match="does not fit into float16"):
+            list(rows.padded_batch(2, padding=numbers))
+    r = random.Random(3)
+    for _ in range(200):
+        number = r.choice([1.0, -1.0]) * 2 ** r.uniform(-26, 15.9)
+        (batch,) = rows.padded_batch(2, padding=number)
+        assert batch["x"][0, 1] == np.float16(number), number
 
 
 @pytest.mark.parametrize("element", ["text", 1, [["nested"]], [1, "mixed"], {1: 2}])

@@ -244,3 +244,70 @@ def test_verify_tells_epochs_as_users_do() -> None:
     assert_resumable(lambda num_workers=0: DataLoader(Epochs(), batch_size=4, num_workers=num_workers), workers=(0,))
     with pytest.raises(AssertionError, match="WRONG"):
         assert_resumable(lambda num_workers=0: Deaf(Epochs(), batch_size=4, num_workers=num_workers), workers=(0,))
+
+
+class Wraps:
+    """A sampler of indices of another one, under a name of its own."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self.base))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_generators_of_wrapped_samplers(depth: int) -> None:
+    def make() -> Any:
+        sampler: Any = RandomSampler(range(12), generator=torch.Generator().manual_seed(3))
+        for _ in range(depth):
+            sampler = type("Wraps", (Wraps, torch.utils.data.Sampler), {})(sampler)
+        return DataLoader(range(12), batch_size=2, sampler=sampler)
+
+    whole = make()
+    want = [[b.tolist() for b in whole] for _ in range(3)]
+    for epoch in range(3):
+        loader = make()
+        for _ in range(epoch):
+            list(loader)
+        it = iter(loader)
+        got = [next(it).tolist() for _ in range(3)]
+        other = make()
+        other.load_state_dict(loader.state_dict())
+        assert got + [b.tolist() for b in other] == want[epoch]
+
+
+def test_an_iterator_from_before_a_state_is_told() -> None:
+    loader, other = (DataLoader(range(20), batch_size=4) for _ in range(2))
+    it, old = iter(loader), iter(other)
+    next(it)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match=r"taken up by the next iter\(loader\)"):
+        assert next(old).tolist() == [0, 1, 2, 3]
+    assert next(iter(other)).tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_state_that_was_filled_in_is_refused(shuffle: bool) -> None:
+    """As torch.distributed.checkpoint does it: what a fresh state has comes of the saved one, and the rest is lost."""
+
+    def make() -> Any:
+        return DataLoader(range(20), batch_size=4, shuffle=shuffle, generator=torch.Generator().manual_seed(1))
+
+    def fill(fresh: Any, saved: Any) -> Any:
+        if isinstance(fresh, dict):
+            return {name: fill(value, saved[name]) if name in saved else value for name, value in fresh.items()}
+        return saved
+
+    loader = make()
+    it = iter(loader)
+    next(it)
+    state = loader.state_dict()
+    with pytest.raises(feedrate.ResumeError, match="its parts are of two states, .* pickle.dumps"):
+        make().load_state_dict(fill(make().state_dict(), state))
+    other = make()
+    other.load_state_dict(state)
+    assert [b.tolist() for b in other] == [b.tolist() for b in it]

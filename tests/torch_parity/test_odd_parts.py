@@ -301,8 +301,7 @@ def test_subclasses_may_use_all_names_of_ours(value: Any, workers: int, Loader: 
                 for name in [*OPTIONS, *KEPT] if before else []:
                     setattr(self, name, value)
                 super().__init__(*args, **kwargs)
-                # That one is refused.
-                for name in [*(n for n in OPTIONS if n != "remainder"), *KEPT] if behind else []:
+                for name in [*OPTIONS, *KEPT] if behind else []:
                     setattr(self, name, value)
 
         return Mine
@@ -312,7 +311,7 @@ def test_subclasses_may_use_all_names_of_ours(value: Any, workers: int, Loader: 
         made = subclass(Loader, before, behind)(range(9), **settings)
         plain = Stock(range(9), **{**settings, "generator": torch.Generator()})
         assert [[b.tolist() for b in made] for _ in range(2)] == [[b.tolist() for b in plain] for _ in range(2)]
-        for name in [*(n for n in OPTIONS if before or n != "remainder"), *KEPT]:
+        for name in (*OPTIONS, *KEPT):
             assert getattr(made, name) is value, name
         whole = [b.tolist() for b in plain]
         it = iter(made)
@@ -366,6 +365,65 @@ def test_options_that_are_set_later(base: str, Loader: Any) -> None:
         with pytest.raises((ValueError, TypeError), match=f"{name} option should be"):
             setattr(loader, name, value)
         assert getattr(loader, name) != value
+
+
+@pytest.mark.parametrize("base", ["torch", "numpy"])
+def test_copies_that_users_make_stand_alone(base: str, Loader: Any) -> None:
+    class Mine(Loader if base == "torch" else feedrate.DataLoader):  # type: ignore[misc]
+        def __getstate__(self) -> dict[str, Any]:
+            return {**self.__dict__, "_iterator": None}
+
+    for make in (copy.copy, lambda one: (two := Mine.__new__(Mine), two.__dict__.update(one.__dict__))[0]):
+        loader = Mine(range(8), 2)
+        list(loader)
+        other = make(loader)
+        list(other), list(other)
+        assert (loader.state_dict()["epoch"], other.state_dict()["epoch"]) == (1, 3)
+        other.skip(1)
+        other.workers = "thread"
+        assert len(list(loader)) == 4 and loader.workers != "thread"
+        assert len(list(other)) == 3
+        del loader
+        assert other.state_dict()["epoch"] == 4
+
+
+@pytest.mark.parametrize("base", ["torch", "numpy"])
+def test_options_that_cannot_be_set_now(base: str, Loader: Any) -> None:
+    cls = Loader if base == "torch" else feedrate.DataLoader
+    loader = cls(range(8), 2, num_workers=1, persistent_workers=True, seeding="sample", seed=1)
+    list(loader)
+    loader.seed = 1
+    with pytest.raises(ValueError, match="seed attribute should not be set while persistent workers run"):
+        loader.seed = 2
+    assert loader.seed == 1
+    # In the middle of an epoch it is for the next one.
+    loader = cls(range(8), 2, num_workers=1, seeding="sample", seed=1)
+    it = iter(loader)
+    next(it)
+    loader.seed = 2
+    assert loader.state_dict()["key"] == 1
+    list(it)
+    assert loader.state_dict()["key"] == 2
+
+    class Property(cls):  # type: ignore[misc, valid-type]
+        @property
+        def seed(self) -> int:
+            return 5
+
+    own = Property(range(4), seeding="sample", seed=1)
+    with pytest.raises(AttributeError):
+        own.seed = 3
+    list(own)
+    assert own.state_dict()["key"] == 1
+    with pytest.raises(TypeError, match="coordinator option should be a feedrate.Coordinator or None"):
+        cls(range(4), coordinator="mine")
+
+    class Half(cls):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            self.num_workers = self.timeout = 0
+
+    with pytest.raises(RuntimeError, match=r"the constructor of .*Half did not run to its end"):
+        feedrate.DataLoader.state_dict(Half())
 
 
 def overlapping(batch: Any) -> Any:

@@ -19,8 +19,8 @@ pub struct CollateError {
     pub reason: String,
 }
 
-/// Makes a batch of samples by PyTorch's rules: tensors are stacked, whole numbers become an `int64` tensor, floats a
-/// `float64` and bools a `bool` tensor, text and bytes a list, maps and lists are collated entry by entry. The first sample
+/// Makes a batch of samples by PyTorch's rules: tensors are stacked, whole numbers become an `int64` tensor, floats (and
+/// whole numbers beside them) a `float64` and bools a `bool` tensor, text and bytes a list, maps and lists are collated entry by entry. The first sample
 /// decides. Every tensor of the batch lies in a buffer of its own from `allocator`, and is written once.
 ///
 /// Differs from PyTorch where that guesses: a key that only some samples have and tensors of different types are errors.
@@ -79,12 +79,16 @@ impl Level<'_> {
                 Value::Bool(x) => Some([u8::from(*x)]),
                 _ => None,
             }),
-            Value::Int(_) => self.numbers(samples, DType::I64, |value| match value {
-                Value::Int(x) => Some(x.to_le_bytes()),
-                _ => None,
-            }),
-            Value::Float(_) => self.numbers(samples, DType::F64, |value| match value {
+            Value::Int(_) if samples.iter().all(|value| matches!(value, Value::Int(_))) => {
+                self.numbers(samples, DType::I64, |value| match value {
+                    Value::Int(x) => Some(x.to_le_bytes()),
+                    _ => None,
+                })
+            }
+            #[expect(clippy::cast_precision_loss, reason = "as in Python")]
+            Value::Int(_) | Value::Float(_) => self.numbers(samples, DType::F64, |value| match value {
                 Value::Float(x) => Some(x.to_le_bytes()),
+                Value::Int(x) => Some((*x as f64).to_le_bytes()),
                 _ => None,
             }),
             Value::Str(_) | Value::Bytes(_) => {

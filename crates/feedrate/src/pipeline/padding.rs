@@ -47,6 +47,8 @@ impl Fill {
             DType::U64 => whole!(u64),
             DType::I64 => whole!(i64),
             #[expect(clippy::cast_possible_truncation, reason = "rounded, as in Python")]
+            DType::F32 if real.is_finite() && (real as f32).is_infinite() => return Err(unfit()),
+            #[expect(clippy::cast_possible_truncation, reason = "rounded, as in Python")]
             DType::F32 => (real as f32).to_ne_bytes().to_vec(),
             DType::F64 => real.to_ne_bytes().to_vec(),
             DType::Bool => match whole()? {
@@ -54,10 +56,61 @@ impl Fill {
                 1 => vec![1],
                 _ => return Err(unfit()),
             },
+            DType::F16 | DType::BF16 => {
+                let bits = half(real, dtype == DType::F16).ok_or_else(unfit)?;
+                bits.to_ne_bytes().to_vec()
+            }
             _ if real == 0.0 => vec![0; dtype.size()],
             _ => return Err(format!("{dtype} can be padded with 0 only").into()),
         })
     }
+}
+
+/// The number of 16 bits (IEEE 754's binary16, or bfloat16) that is the nearest; none beyond the largest.
+fn half(real: f64, ieee: bool) -> Option<u16> {
+    // The bits of the exponent and of the fraction.
+    let (exponent, fraction) = if ieee { (5, 10) } else { (8, 7) };
+    let sign = u16::from(real.is_sign_negative()) << 15;
+    let infinite = ((1_u16 << exponent) - 1) << fraction;
+    if real.is_nan() {
+        return Some(sign | infinite | 1 << (fraction - 1));
+    }
+    if real.is_infinite() {
+        return Some(sign | infinite);
+    }
+    let bias = (1_i32 << (exponent - 1)) - 1;
+    // What the bits stand for grows with them, so that a search finds the first one that is not below.
+    let number = |bits: u16| {
+        let (raw, part) = (i32::from(bits >> fraction), f64::from(bits & ((1 << fraction) - 1)));
+        let whole = f64::from(1 << fraction);
+        if raw == 0 {
+            part / whole * 2_f64.powi(1 - bias)
+        } else {
+            (1.0 + part / whole) * 2_f64.powi(raw - bias)
+        }
+    };
+    let (mut low, mut high) = (0, infinite);
+    while low < high {
+        let middle = low.midpoint(high);
+        if number(middle) < real.abs() {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if low == infinite {
+        return None;
+    }
+    // The nearer one; of two the even one.
+    let above = number(low) - real.abs();
+    let below = low.checked_sub(1).map_or(f64::INFINITY, |one| real.abs() - number(one));
+    Some(
+        sign | if above < below || (above <= below && low % 2 == 0) {
+            low
+        } else {
+            low - 1
+        },
+    )
 }
 
 impl From<i64> for Fill {

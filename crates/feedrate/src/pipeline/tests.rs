@@ -695,7 +695,7 @@ fn padding_fits_its_type_or_is_refused() {
     assert_eq!(made(2.0.into(), DType::U8), Ok(vec![2]));
     assert_eq!(made(1.into(), DType::Bool), Ok(vec![1]));
     assert_eq!(made(f64::NAN.into(), DType::F64), Ok(f64::NAN.to_ne_bytes().to_vec()));
-    assert_eq!(made((-0.0).into(), DType::F16), Ok(vec![0; 2]));
+    assert_eq!(made((-0.0).into(), DType::F16), Ok(vec![0, 128]));
     for (fill, dtype) in [
         (Fill::Whole(256), DType::U8),
         (Fill::Whole(-1), DType::U64),
@@ -708,8 +708,25 @@ fn padding_fits_its_type_or_is_refused() {
             Err(format!("padding {fill} does not fit into {dtype}"))
         );
     }
+    let of_16_bits = |fill: f64, dtype| made(fill.into(), dtype).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    for (fill, half, brain) in [
+        (1.0, 0x3c00, 0x3f80),
+        (-2.0, 0xc000, 0xc000),
+        (f64::NEG_INFINITY, 0xfc00, 0xff80),
+        // The nearest: 1 + 2^-10 is there in one, and of two equally near the even one is taken.
+        (1.000_976_562_5, 0x3c01, 0x3f80),
+        (1.000_488_281_25, 0x3c00, 0x3f80),
+        (1.001_464_843_75, 0x3c02, 0x3f80),
+        (-65_504.0, 0xfbff, 0xc780),
+        (6e-8, 1, 0x3381),
+    ] {
+        assert_eq!(of_16_bits(fill, DType::F16), Ok(half), "{fill}");
+        assert_eq!(of_16_bits(fill, DType::BF16), Ok(brain), "{fill}");
+    }
+    assert_eq!(of_16_bits(f64::NAN, DType::F16), Ok(0x7e00));
+    assert!(of_16_bits(70_000.0, DType::F16).is_err() && made(1e39.into(), DType::F32).is_err());
     assert_eq!(
-        made(1.into(), DType::BF16),
-        Err("bfloat16 can be padded with 0 only".to_owned())
+        made(1.into(), DType::Complex64),
+        Err("complex64 can be padded with 0 only".to_owned())
     );
 }
