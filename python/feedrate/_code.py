@@ -118,7 +118,7 @@ class _Walk:
             self.add(values[name])
 
     def _attributes(self, thing: Any) -> None:
-        found = dict(object.__getattribute__(thing, "__dict__")) if hasattr(type(thing), "__dict__") and _has_dict(thing) else {}
+        found = _dict_of(thing)
         for each in type(thing).__mro__:
             for name, slot in vars(each).items():
                 if type(slot) is types.MemberDescriptorType and not _library_class(each):
@@ -231,11 +231,12 @@ def _is_mutable(value: Any) -> bool:
     return issubclass(type(value), _MUTABLE)
 
 
-def _has_dict(thing: Any) -> bool:
+def _dict_of(thing: Any) -> dict[str, Any]:
     try:
-        return type(object.__getattribute__(thing, "__dict__")) is dict
+        found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
-        return False
+        return {}
+    return dict(found) if type(found) is dict else {}
 
 
 @functools.cache

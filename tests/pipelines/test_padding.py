@@ -106,6 +106,8 @@ def test_lists_of_lists() -> None:
         PipelineError, match=r"field `words`: at \$, sample 1 of the batch: it has 1 entries, and the first one has 2"
     ):
         list(from_items([{"words": ["a", "b"]}, {"words": ["c"]}]).padded_batch(2))
+    with pytest.raises(PipelineError, match=r"field `x`: .* cannot be padded to"):
+        list(from_items([{"x": [1, 2]}, {"x": [[3]]}]).padded_batch(2))
 
 
 def test_padding_means_that_it_is_padded() -> None:

@@ -157,7 +157,10 @@ fn lists_to_tensors(column: &mut [Value]) -> Result<(), BoxError> {
     for value in column {
         if let Value::List(_) = value {
             let mut shape = shape_of(value)?;
-            shape.resize(rank.max(shape.len()), 0);
+            if shape.last() == Some(&0) {
+                // Nothing in it says how deep it would be.
+                shape.resize(rank.max(shape.len()), 0);
+            }
             let mut bytes = Vec::with_capacity(shape.iter().product::<usize>() * dtype.size());
             write(value, dtype, &mut bytes)?;
             *value = Value::Tensor(Tensor::build(&Heap, dtype, &shape, |out| {
