@@ -14,7 +14,7 @@ from typing import Any
 
 from feedrate import _same
 from feedrate._context import set_reseed
-from feedrate._errors import PipelineError, annotate
+from feedrate._errors import PipelineError
 from feedrate._fetch import END, NOT_READY, Carried, Recipe, explain
 from feedrate._pipeline import Mix, Pipeline, StreamPipeline, mixed
 from feedrate._plan import Plan
@@ -27,6 +27,9 @@ ROWS = 8
 
 #: What can be done about a state of another rank.
 _OWN = "Near the end of an epoch load the state that this rank has saved itself, with as many ranks, or one from earlier in the epoch"
+
+#: Bad elements beyond what is allowed in an epoch after which one unit is given up.
+PATIENCE = 1000
 
 #: A cursor of more bytes is sent along less often: once in as many units as it has times this many bytes.
 LIGHT = 2048
@@ -313,12 +316,14 @@ class LaneFetcher:
                 found: list[Any] = opened.lane.take(self._shape.samples)
             except Exception as error:
                 if self._skipper.skips(error):
-                    found_bad = len(self._skipper.fresh) - known
-                    if self._at_most is None or found_bad <= self._at_most:
+                    row = len(self._skipper.fresh) - known
+                    if self._at_most is None or row <= self._at_most + PATIENCE:
                         continue
-                    # All are counted where they are received; who looks for a good one among bad ones ends here.
-                    annotate(error, f"feedrate: {found_bad} bad elements in a row, and on_error() allows at_most={self._at_most}")
-                    raise
+                    # They are counted where they are received; who finds nothing else need not read everything before.
+                    raise PipelineError(
+                        f"{row} bad elements in one unit of a batch, and on_error() allows at_most={self._at_most} in an epoch. The last: "
+                        f"{self._skipper.fresh[-1]}"
+                    ) from error
                 opened.over = not getattr(error, "may_continue", True)
                 raise
             return found

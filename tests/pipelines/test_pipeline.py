@@ -142,7 +142,7 @@ def test_repeating_for_ever_can_be_left() -> None:
 
 def test_mistakes_are_raised_where_they_are_made() -> None:
     stream = from_iterable(steps.Again(3))
-    with pytest.raises(ValueError, match=r"shuffle_all\(\) behind iterable: its records cannot be read by number"):
+    with pytest.raises(ValueError, match=r'shuffle\("all"\) behind iterable: its records cannot be read by number'):
         stream.shuffle("all")
     with pytest.raises(ValueError, match="it works on a source, with nothing but maps and filters between"):
         stream.batch(2).shuffle("shards")
