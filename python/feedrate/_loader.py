@@ -96,16 +96,6 @@ class DataLoader(Resumable):
         coordinator: where they agree; ``None`` takes the store of ``torch.distributed``. See :class:`feedrate.Coordinator`.
     """
 
-    workers: Literal["process", "thread", "auto"]
-    seeding: Literal["worker", "sample"]
-    redo: bool
-    items_in_flight: int
-    seed: int | None
-    snapshot_every_n_steps: int | None
-    distributed: Literal["auto"] | tuple[int, int] | None
-    remainder: Literal["pad", "drop", "exact"]
-    coordinator: Coordinator | None
-
     def __init__(
         self,
         dataset: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from feedrate import _lanes, _options, _orders, _randoms
 from feedrate._coordinator import AgreedSource, Coordinator
@@ -19,7 +19,17 @@ from feedrate._state_checks import check_state, check_whole, ordering, signed
 
 
 class Resumable:
-    """What both loaders can tell and take up again."""
+    """What both loaders can tell and take up again; their arguments beyond torch's are attributes."""
+
+    workers: Literal["process", "thread", "auto"]
+    seeding: Literal["worker", "sample"]
+    redo: bool
+    items_in_flight: int
+    seed: int | None
+    snapshot_every_n_steps: int | None
+    distributed: Literal["auto"] | tuple[int, int] | None
+    remainder: Literal["pad", "drop", "exact"]
+    coordinator: Coordinator | None
 
     def __aiter__(self) -> Any:
         """``async for batch in loader``: a new epoch."""
