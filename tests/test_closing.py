@@ -139,3 +139,33 @@ time.sleep(0.3)
 def test_a_process_ends_though_a_daemon_thread_waits_for_a_batch(make: str, pool: str) -> None:
     ended = subprocess.run([sys.executable, "-c", END, make, pool], timeout=120, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+CLEARED = """
+import atexit, sys
+import feedrate, feedrate.torch
+
+make = feedrate.DataLoader if sys.argv[1] == "native" else feedrate.torch.DataLoader
+pool = {"num_workers": 0} if sys.argv[2] == "inline" else {"num_workers": 2, "workers": sys.argv[2]}
+kept = [iter(make(range(20), batch_size=2, **pool)), iter(make(feedrate.from_items(range(20)).batch(2), batch_size=None, **pool))]
+for batches in kept:
+    next(batches)
+kept.append(feedrate.Queue(3))
+del batches
+# As the interpreter does at its end, with what is still held then.
+atexit._run_exitfuncs()
+for name, module in list(sys.modules.items()):
+    if name.partition(".")[0] == "feedrate":
+        for key in vars(module):
+            if not key.startswith("__"):
+                vars(module)[key] = None
+while kept:
+    kept.pop()
+"""
+
+
+@pytest.mark.parametrize("make", ["native", "torch"])
+@pytest.mark.parametrize("pool", ["thread", "process", "inline"])
+def test_what_outlives_its_module_ends_without_a_word(make: str, pool: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", CLEARED, make, pool], timeout=120, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 import feedrate
 import feedrate.torch
 from feedrate import DataLoader, from_items
+from feedrate._hashing import mix
 
 pytestmark = [pytest.mark.ours, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")]
 
@@ -230,6 +232,84 @@ def test_exceptions_of_signal_handlers_lose_no_batch(workers: Any) -> None:
     assert found == sorted(found)
     # A signal may come between the loader and the line above: not while a batch is waited for, where nearly all of the time passes.
     assert len(found) >= 58, (hits, found)
+
+
+@pytest.mark.parametrize("make", [DataLoader, feedrate.torch.DataLoader])
+def test_exceptions_of_signal_handlers_are_not_the_index_s(make: Any) -> None:
+    """One that came while an index was pickled was taken for its own: the batch was given up as one that cannot be pickled."""
+
+    def hit(*_: Any) -> None:
+        raise Hit
+
+    before = signal.signal(signal.SIGUSR1, hit)
+    try:
+        batches = iter(make(Same(), sampler=Signals(), batch_size=None, num_workers=2, prefetch_factor=2))
+        found: list[int] = []
+        hits = 0
+        while True:
+            try:
+                found.append(next(batches))
+            except Hit:
+                hits += 1
+            except StopIteration:
+                break
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert found == list(range(12))
+    assert hits == 3
+
+
+def test_exceptions_of_signal_handlers_are_not_in_a_state() -> None:
+    """One that came while an order was hashed gave the state of another order, which is refused later."""
+
+    def hash_of(items: Any) -> bytes:
+        digest = hashlib.blake2b()
+        mix(digest, items)
+        return digest.digest()
+
+    assert hash_of([[1, 2], [Once(raises=True), 3]]) == hash_of([[1, 2], [Once(raises=False), 3]])
+    assert hash_of([[1, 2], [Once(raises=True), 3]]) != hash_of([[1, 2], [object(), 3]])
+
+
+class Once:
+    def __init__(self, *, raises: bool) -> None:
+        self.raises = raises
+
+    def __repr__(self) -> str:
+        if self.raises:
+            self.raises = False
+            raise Hit
+        return "Once()"
+
+
+class Signals:
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(Signalled, range(12))
+
+
+class Signalled:
+    """An index; a signal comes while every third one is pickled for the first time."""
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+        self.pickled = x < 4
+
+    def __repr__(self) -> str:
+        return f"Signalled({self.x})"
+
+    def __reduce__(self) -> Any:
+        first, self.pickled = not self.pickled, True
+        if first and self.x % 3 == 2:
+            signal.raise_signal(signal.SIGUSR1)
+        return Signalled, (self.x,)
+
+
+class Same:
+    def __getitem__(self, index: Signalled) -> int:
+        return index.x
 
 
 def test_a_repeated_view_travels_as_what_it_repeats() -> None:

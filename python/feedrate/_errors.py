@@ -179,10 +179,15 @@ def pickled_index(index: Any) -> bytes:
     """The pickle of a batch's index, on its way to a worker. One that cannot be pickled is an error of that batch, and of no other."""
     try:
         return pickle.dumps(index)
-    except Exception as error:
-        kind = type(error) if type(error) in (TypeError, AttributeError, RecursionError) else pickle.PicklingError
-        why = f'{error}: the index {short(index)} cannot be sent to a worker process. Yield what pickles, or use workers="thread"'
-        return pickle.dumps(_Unsent(kind, why))
+    except Exception:
+        try:
+            pickle.dumps(index)
+        except Exception as again:
+            kind = type(again) if type(again) in (TypeError, AttributeError, RecursionError) else pickle.PicklingError
+            why = f'{again}: the index {short(index)} cannot be sent to a worker process. Yield what pickles, or use workers="thread"'
+            return pickle.dumps(_Unsent(kind, why))
+        # It was none of the index's: a signal's handler raised meanwhile. The index is sent with the next call.
+        raise
 
 
 def describe_tasks(indices: Sequence[Any]) -> str:

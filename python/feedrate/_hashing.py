@@ -4,36 +4,51 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 def mix(digest: Any, items: Any) -> None:
     """Adds the values of index objects to a running hash: the same in pieces of any size, in any process, and for NumPy's and torch's
     numbers as for Python's."""
+    digest.update(_all(items))
+
+
+def _all(items: Any) -> bytes:
     try:
-        digest.update(array("q", items).tobytes())
+        return array("q", items).tobytes()
     except (TypeError, OverflowError):
-        for item in items:
-            try:
-                _add(digest, item)
-            except Exception:
-                # Of the user's making, and perhaps nobody wants a state.
-                digest.update(type(item).__qualname__.encode())
+        return b"".join(map(_item, items))
 
 
-def _add(digest: Any, item: Any) -> None:
+def _item(item: Any) -> bytes:
+    try:
+        return _one(item)
+    except Exception:
+        # Of the user's making, and perhaps nobody wants a state.
+        return _again(_one, item, type(item).__qualname__.encode())
+
+
+def _again(make: Callable[[Any], _T], item: Any, otherwise: _T) -> _T:
+    """What ``make`` gives where it has failed once, which may be what a signal's handler raised meanwhile."""
+    try:
+        return make(item)
+    except Exception:
+        return otherwise
+
+
+def _one(item: Any) -> bytes:
     if hasattr(item, "tolist"):  # NumPy's scalars and arrays, tensors: by their values, with no import
         item = item.tolist()
     if isinstance(item, list | tuple):
-        digest.update(b"[%d:" % len(item))
-        mix(digest, item)
-        return
+        return b"[%d:" % len(item) + _all(item)
     if isinstance(item, int):
         # Those that are too long for the array, and the others as they are in one.
         fits = -(2**63) <= item < 2**63
-        digest.update(array("q", (item,)).tobytes() if fits else b"%d;" % item)
-        return
-    digest.update(f"{type(item).__qualname__}:{_text(item)};".encode(errors="surrogatepass"))
+        return array("q", (item,)).tobytes() if fits else b"%d;" % item
+    return f"{type(item).__qualname__}:{_text(item)};".encode(errors="surrogatepass")
 
 
 def _text(item: Any) -> str:
@@ -50,6 +65,10 @@ def _text(item: Any) -> str:
     if " at 0x" not in text:
         return text
     try:
-        return repr(pickle.dumps(item))
+        return _pickled(item)
     except Exception:
-        return ""
+        return _again(_pickled, item, "")
+
+
+def _pickled(item: Any) -> str:
+    return repr(pickle.dumps(item))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pickle
@@ -328,8 +327,11 @@ class _Iterator(Asked):
             self._engine.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):
+        # No contextlib: this module may be cleared already, when the interpreter ends.
+        try:
             self._shutdown_workers()
+        except AttributeError:
+            pass
 
     def __reduce__(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} cannot be pickled")

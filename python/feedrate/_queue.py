@@ -87,10 +87,13 @@ class Queue:
         self._places = state["places"].detach()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
+        # No contextlib: this module may be cleared already, when the interpreter ends.
+        try:
             os.close(self._places)
             self._out.close()
             self._in.close()
+        except (AttributeError, OSError):
+            pass
 
     def put(self, item: Any, timeout: float | None = None) -> None:
         """Puts an item behind all others; waits while the queue is full, at most ``timeout`` seconds (0: not at all).

@@ -71,7 +71,10 @@ struct Worker {
 impl Worker {
     fn push(&mut self, bytes: Vec<u8>, fd: Option<OwnedFd>) -> PyResult<()> {
         self.outbox.push_back((bytes, fd));
-        self.flush()
+        self.flush().inspect_err(|_| {
+            // What failed is tried again by who pushes it: it does not come twice.
+            drop(self.outbox.pop_back());
+        })
     }
 
     /// Sends what the channel takes without blocking. A closed channel swallows everything: the death will be reported.

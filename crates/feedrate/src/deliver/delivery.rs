@@ -1,5 +1,6 @@
 //! The driver: fills the window from the plan, lets the pool work, hands batches over.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ pub struct Delivery<P: Plan, K: Pool<Job = P::Job>> {
     planned_all: bool,
     /// The plan failed; reported when all that came before is delivered.
     plan_error: Option<P::Error>,
+    /// Tasks of the window that their workers have not got yet. Where sending one fails, the next call sends it.
+    unsent: VecDeque<(usize, Task<P::Job>)>,
     /// The next call gives it.
     kept: Option<Kept<P, K>>,
     /// A worker lost for good: the epoch cannot be completed, and every further call says so.
@@ -95,6 +98,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             delivered: 0,
             planned_all: false,
             plan_error: None,
+            unsent: VecDeque::new(),
             kept: None,
             broken: None,
             vacant: Vec::new(),
@@ -128,6 +132,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.delivered = 0;
         self.planned_all = false;
         self.plan_error = None;
+        self.unsent.clear();
         self.kept = None;
         self.broken = None;
         self.taken = 0;
@@ -303,6 +308,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
 
     /// Plans and sends one task, if there is one and room for it.
     fn plan_one(&mut self) -> Result<(), FailureOf<P, K>> {
+        self.send()?;
         if self.planned_all || self.plan_error.is_some() || !self.window.has_room(self.taken) {
             return Ok(());
         }
@@ -333,9 +339,19 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
                     position: self.window.next_position(),
                     job: Arc::new(job),
                 };
-                self.pool.submit(worker, &task).map_err(Failure::Pool)?;
+                self.unsent.push_back((worker, task.clone()));
                 self.window.sent(worker, task);
+                self.send()?;
             }
+        }
+        Ok(())
+    }
+
+    /// Sends what is in the window and not yet with its worker.
+    fn send(&mut self) -> Result<(), FailureOf<P, K>> {
+        while let Some((worker, task)) = self.unsent.front() {
+            self.pool.submit(*worker, task).map_err(Failure::Pool)?;
+            self.unsent.pop_front();
         }
         Ok(())
     }
@@ -343,6 +359,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
     /// Waits for the pool once and books what it reports.
     fn pump(&mut self, timeout: Option<Duration>) -> Result<(), FailureOf<P, K>> {
         self.fill_vacancies()?;
+        self.send()?;
         let mut events = std::mem::take(&mut self.events);
         let begun = Instant::now();
         let waited = self.pool.wait(timeout, &mut events);
@@ -378,6 +395,7 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             } => {
                 self.failed_starts[worker] = 0;
                 if self.window.exhausted(worker, epoch, position) {
+                    self.unsent.retain(|(with, _)| *with != worker);
                     self.pool.retire(worker).map_err(Failure::Pool)?;
                     return if self.options.ahead {
                         self.fill()
@@ -438,11 +456,11 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
             self.vacant.push(worker);
             return Err(Failure::Pool(error));
         }
-        let tasks = self.window.tasks_of(worker);
-        for task in &tasks {
-            self.pool.submit(worker, task).map_err(Failure::Pool)?;
+        self.unsent.retain(|(with, _)| *with != worker);
+        for task in self.window.tasks_of(worker) {
+            self.unsent.push_back((worker, task));
+            self.counters.redone += 1;
         }
-        self.counters.redone += tasks.len() as u64;
-        Ok(())
+        self.send()
     }
 }

@@ -86,7 +86,7 @@ pub trait Pool {
     fn workers(&self) -> usize;
 
     /// Hands a task to a worker. Never blocks; a worker that has just died takes it silently, since its death will be
-    /// reported by [`wait`](Pool::wait).
+    /// reported by [`wait`](Pool::wait). A task that it fails for is not with the worker: it is submitted again.
     fn submit(&mut self, worker: usize, task: &Task<Self::Job>) -> Result<(), Self::Error>;
 
     /// Appends what has happened to `events`. Blocks until there is something, at most for `timeout` (for ever with `None`);

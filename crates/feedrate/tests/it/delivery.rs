@@ -300,6 +300,66 @@ fn streams_end_one_by_one() {
     }
 }
 
+/// A task that could not be sent is sent with the next call: nothing is lost, nor in another place, whatever dies or ends meanwhile.
+#[test]
+fn what_was_not_sent_is_sent_again() {
+    let mut refused = 0;
+    for seed in 0..300 {
+        let mut world = Key {
+            seed,
+            step: 3,
+            ..Key::default()
+        }
+        .stream();
+        let mut draw = |n: u64| usize::try_from(world.below(n)).unwrap();
+        let workers = 1 + draw(4);
+        let window = workers * (1 + draw(3));
+        let streams: Vec<u64> = (0..workers).map(|_| draw(12) as u64).collect();
+        let pinned = draw(2) == 0;
+        let jobs = if pinned { u64::MAX } else { draw(50) as u64 };
+        let every = 3 + draw(20) as u64;
+        let deadly = !pinned && draw(2) == 0;
+        let run = |refused_sends: u64| {
+            let mut pool = Simulated::new(seed, workers);
+            pool.streams = pinned.then(|| streams.clone());
+            pool.refused_sends = refused_sends;
+            let mut delivery = Delivery::new(
+                pool,
+                Options {
+                    pinned,
+                    ..options(window)
+                },
+            );
+            let (mut got, mut refusals) = (Vec::new(), 0);
+            for _ in 0..2 {
+                delivery.pool_mut().kills.clear();
+                let plan = plan(jobs, move |number| u32::from(deadly && number % every == 2));
+                if let Err(failure) = delivery.begin(plan) {
+                    assert!(matches!(failure, Failure::Pool(_)), "{failure:?}");
+                }
+                while let Some(result) = delivery.next(None) {
+                    match result {
+                        Ok(batch) => got.push((batch.position, batch.output.number, batch.worker)),
+                        Err(Failure::Pool(_)) => refusals += 1,
+                        Err(other) => panic!("seed {seed}: {other:?}"),
+                    }
+                }
+            }
+            (got, refusals)
+        };
+        let (got, refusals) = run(300);
+        if pinned {
+            // Which job finds a stream's end depends on the moment.
+            let workers_of = |got: &[(u64, u64, usize)]| got.iter().map(|batch| batch.2).collect::<Vec<_>>();
+            assert_eq!(workers_of(&got), workers_of(&run(0).0), "seed {seed}");
+        } else {
+            assert_eq!(got, run(0).0, "seed {seed}");
+        }
+        refused += refusals;
+    }
+    assert!(refused > 1000, "{refused}");
+}
+
 /// A worker whose stream has ended may die without harm.
 #[test]
 fn a_death_after_the_end_of_a_stream_is_harmless() {

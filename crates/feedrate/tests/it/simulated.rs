@@ -46,6 +46,8 @@ pub(crate) struct Simulated {
     pub(crate) revived: u64,
     /// Replacements that still fail.
     pub(crate) refused_revivals: u32,
+    /// Chance that a task is not taken, in a thousand.
+    pub(crate) refused_sends: u64,
     /// Never finishes anything.
     pub(crate) stuck: bool,
 }
@@ -71,6 +73,7 @@ impl Simulated {
             submitted: 0,
             revived: 0,
             refused_revivals: 0,
+            refused_sends: 0,
             stuck: false,
         }
     }
@@ -151,6 +154,9 @@ impl Pool for Simulated {
     }
 
     fn submit(&mut self, worker: usize, task: &Task<Job>) -> Result<(), String> {
+        if self.refused_sends > 0 && self.rng.below(1000) < self.refused_sends {
+            return Err("not now".to_owned());
+        }
         self.submitted += 1;
         self.kills.entry(task.job.number).or_insert(task.job.kills);
         let member = &mut self.workers[worker];

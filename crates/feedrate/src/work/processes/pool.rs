@@ -190,7 +190,10 @@ impl Member {
     /// Sends, or keeps for later what cannot be sent now.
     fn post(&mut self, message: &[u8]) -> Result<(), Error> {
         self.outbox.push_back(Parcel::new(message.to_vec())?);
-        self.flush()
+        self.flush().inspect_err(|_| {
+            // What failed is tried again by who posts it: it does not come twice.
+            drop(self.outbox.pop_back());
+        })
     }
 
     fn flush(&mut self) -> Result<(), Error> {
