@@ -83,6 +83,9 @@ class Engine:
         self._warned_stopped: set[int] = set()
         self._payload: Any = None
         self._executor: ThreadPoolExecutor | None = None
+        #: For workers that replace others: what those were told of the epoch, from the second one on.
+        self._epoch: bytes | None = None
+        self._begun = False
         #: Process handles (``pid``, ``join``, ``is_alive``, ``exitcode``, ``terminate``) or threads, by worker number.
         self.workers: list[Any] = [None] * operator.index(settings.num_workers)
         self._arena: Any = None
@@ -113,6 +116,7 @@ class Engine:
     def begin(self, source: Iterator[Any], epoch_body: bytes | None = None, first_worker: int = 0) -> None:
         """Starts an epoch over index objects, with their keys when randomness is keyed: the window is filled before this returns.
         ``first_worker`` gets the first one."""
+        self._epoch, self._begun = epoch_body if self._begun else None, True
         try:
             self.feed.begin(source, epoch_body, first_worker)
         except _native.WorkerDied as error:
@@ -239,6 +243,7 @@ class Engine:
             resume=resume,
             keep_states=settings.redo and not self._recipe.iterable and not self._recipe.keyed,
             shared_seed=settings.shared_seed,
+            epoch=self._epoch,
             held=_worker.HeldInterrupts(self._method),
         )
         try:

@@ -57,6 +57,21 @@ def copied(make: Callable[[], Any]) -> Any:
         return Unsaved(error)
 
 
+class Late(Iterator[Any]):
+    """An iterator that is made when it is first asked. Where making it fails, or is interrupted, the next call makes it."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        self._make = make
+        self._made: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return next(self._made)
+
+
 class NextOnly(Iterator[Any]):
     """The items of an iterator, which is asked for nothing but the next one: there are some whose ``__iter__`` starts over, and
     ``for`` and ``islice`` call it. Goes on behind an error, if the iterator does."""

@@ -362,7 +362,7 @@ class LanePlan(Plan):
         #: Those behind the last batch, for who sees the end.
         self.last_skipped: list[Any] = []
         #: By their marks, the turns that failed and were not told of yet.
-        self._faults: dict[int, Turn] = {}
+        self._faults: dict[int, Turn | None] = {}
         self.dry: set[int] = set()
         #: By lane, units that it must have had: lanes of other ranks, which are where the number of turns says.
         self._placed: dict[int, int] = {}
@@ -430,14 +430,19 @@ class LanePlan(Plan):
                 return turn
         return None
 
-    def fault(self, mark: int, turn: Turn) -> None:
-        """A turn failed: once that is told, its units count as given, and what was in them comes with the next ones."""
+    def fault(self, mark: int, turn: Turn | None) -> None:
+        """A turn failed: once that is told, its units count as given, and what was in them comes with the next ones. ``None``: a batch
+        of what was left over."""
         self._faults[mark] = turn
 
     def told(self, mark: int) -> None:
         """An error was handed over."""
-        turn = self._faults.pop(mark, None)
-        if turn is not None:
+        if mark not in self._faults:
+            return
+        turn = self._faults.pop(mark)
+        if turn is None:
+            self.tail += 1
+        else:
             self.handed_over({lane: (k + 1, None) for lane, k, _ in turn.units}, 0)
 
     def left_out(self, entries: list[Any]) -> None:
@@ -601,7 +606,17 @@ class LaneSource:
             self._check(skipped)
             return END
         samples = self._tail.popleft()
-        return self._hand_over(self._finish(self._collate(samples)), {}, 1)
+        try:
+            batch = self._finish(self._collate(samples))
+        except Exception:
+            self._mark = self._given, 0
+            self._plan.fault(self._given, None)
+            self._given += 1
+            raise
+        except BaseException:
+            self._tail.appendleft(samples)
+            raise
+        return self._hand_over(batch, {}, 1)
 
     def mark(self) -> tuple[int, int] | None:
         """A new one for each batch or error."""

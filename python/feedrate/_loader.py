@@ -20,7 +20,7 @@ from feedrate._fetch import NOT_READY, Recipe
 from feedrate._framework import Framework
 from feedrate._pipeline import StreamPipeline
 from feedrate._progress import Options, options, pickled, progress
-from feedrate._resumable import Resumable, agreed, begin_epoch, rank_batches
+from feedrate._resumable import Resumable, agreed, begin_epoch, beginning, rank_batches
 
 
 class IterableDataset:
@@ -186,13 +186,14 @@ class DataLoader(Resumable):
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch. With persistent workers there is one iterator, which starts again."""
-        if not (self.persistent_workers and self.num_workers > 0):
-            return _Iterator(self)
-        if self._iterator is None:
-            self._iterator = _Iterator(self)
-        else:
-            self._iterator._begin(self)
-        return self._iterator
+        with beginning(self):
+            if not (self.persistent_workers and self.num_workers > 0):
+                return _Iterator(self)
+            if self._iterator is None:
+                self._iterator = _Iterator(self)
+            else:
+                self._iterator._begin(self)
+            return self._iterator
 
     def __len__(self) -> int:
         """Batches in an epoch. ``TypeError`` when the dataset or sampler has no length."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import operator
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
@@ -15,7 +16,7 @@ import numpy as np
 
 from feedrate import _orders, _randoms
 from feedrate._hashing import mix
-from feedrate._iterate import NextOnly, Unsaved, copied, has_state
+from feedrate._iterate import Late, NextOnly, Unsaved, copied, has_state
 from feedrate._ranks import Empty, Ranks
 from feedrate._state_errors import ResumeError
 
@@ -95,56 +96,56 @@ class OrderPlan(Plan):
                 self._known.finish()
         return self._order
 
-    def _finish(self) -> None:
+    def _finish(self) -> Iterator[Any]:
         self._finished = True
         self._known.finish()
+        return iter(())
 
     def use(self, order: Any) -> None:
         """Takes an order that was drawn before."""
         self._order = order
 
     def __iter__(self) -> Iterator[Any]:
+        # No generators: one that is interrupted is at its end.
+        return Late(self._objects)
+
+    def _objects(self) -> Iterator[Any]:
         order = self.order()
         cut = self._cut
         if self._ranks is None:
             if cut.batch_size is not None:
                 batches = order.batches(self.start, cut.batch_size, cut.drop_last, rank=self.rank, world=self.world)
-                yield from islice(batches, max(0, len(order) - self.start) // (cut.step * self.world))
+                full = islice(batches, max(0, len(order) - self.start) // (cut.step * self.world))
                 # A last short batch is known to be one when the sampler has run out.
-                self._finish()
-                yield from batches
-                return
-            for page in order.batches(self.start, PAGE, False, rank=self.rank, world=self.world):
-                yield from page
-            self._finish()
-            return
+                return chain(full, Late(self._finish), batches)
+            pages = order.batches(self.start, PAGE, False, rank=self.rank, world=self.world)
+            return chain(chain.from_iterable(pages), Late(self._finish))
         # Steps that fill a batch of each rank; the rest goes by the policy.
         steps = max(0, len(order) - self.start) // (cut.step * self.world)
         full = islice(order.batches(self.start, cut.step, True, rank=self.rank, world=self.world), steps)
-        tail = iter(()) if cut.drop_last else self._tail(order)
-        for index in chain(full, tail):
-            yield index if cut.batch_size is not None else index[0]
-        self._finish()
+        tail = iter(()) if cut.drop_last else Late(lambda: self._tail(order))
+        objects = chain(full, tail)
+        return chain(objects if cut.batch_size is not None else map(operator.itemgetter(0), objects), Late(self._finish))
 
     def position(self, ordinal: int) -> int:
         """Position among all ranks' samples."""
         return self.start + ordinal * self._cut.step * self.world + self.rank
 
     def _tail(self, order: Any) -> Iterator[list[int]]:
-        """The last step, in which not every rank has a full batch."""
+        """The last step, in which not every rank has a full batch, if there is one."""
         assert self._ranks is not None
         size = len(order)
         span = self._cut.step * self.world
         rest = max(0, size - self.start) % span
         exists, own, padding = self._ranks.tail(rest)
         if not exists:
-            return
+            return iter(())
         begin = size - rest
         index = order.take(begin + self.rank, size, self.world)[:own]
         for k in range(own, own + padding):
             # Repeated from the front of the epoch, as torch's sampler pads.
             index.append(order[(begin + self.rank + k * self.world - size) % size])
-        yield index or Empty([order[size - 1]])
+        return iter((index or Empty([order[size - 1]]),))
 
     def indices(self, step: int) -> list[int]:
         """The samples of the index object at ``step``, counted from ``start``. Raises ``IndexError`` behind the end."""
@@ -444,6 +445,9 @@ class _Steps:
         self._items: Iterator[Any] | None = None
         # Of the step that an error came into.
         self._raw: list[Any] = []
+        #: The step that is drawn, its mask, its place, and whether it is a full one, until where the sampler stands behind it is known: a
+        #: user's ``state_dict()`` is asked, and what a signal's handler raises there takes nothing along.
+        self._drawn: tuple[Any, Any, int, bool] | None = None
 
     def __iter__(self) -> _Steps:
         return self
@@ -451,6 +455,19 @@ class _Steps:
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration
+        share, mask, at, full = self._drawn = self._drawn or self._draw()
+        plan = self._plan
+        entry = plan._entry(self._inner, self._stateful, self._digest, self._samples, self._passed)
+        if not full:
+            # It has seen its end already: what it says now is of its next pass.
+            entry["ended"] = True
+        plan._masks.append(_length(share) if mask is None else mask)
+        plan._at = at
+        plan._ledger.append(entry)
+        self._drawn = None
+        return share
+
+    def _draw(self) -> tuple[Any, Any, int, bool]:
         plan, raw = self._plan, self._raw
         try:
             items = self._items or self._begin()
@@ -458,22 +475,16 @@ class _Steps:
         except BaseException:
             self._over = self._items is None or (plan._cut is not None and plan._cut.batch_size is not None)
             raise
-        self._raw = []
         full = len(raw) == plan._span
         shares = [] if not raw else [(plan._share(raw), None)] if full else list(plan._last_shares(raw))
         if not shares:
             self._over = True
             raise StopIteration
         share, mask = shares[0]
-        plan._masks.append(_length(share) if mask is None else mask)
-        plan._at = self._samples + plan._before_mine(raw)
+        at = self._samples + plan._before_mine(raw)
         self._count(raw, told=self._stateful)
-        entry = plan._entry(self._inner, self._stateful, self._digest, self._samples, self._passed)
-        if not full:
-            # It has seen its end already: what it says now is of its next pass.
-            entry["ended"] = True
-        plan._ledger.append(entry)
-        return share
+        self._raw = []
+        return share, mask, at, full
 
     def _begin(self) -> Iterator[Any]:
         plan = self._plan

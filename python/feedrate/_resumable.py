@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from feedrate import _lanes, _options, _orders, _randoms
@@ -165,6 +166,19 @@ class Resumable:
         for part in (me.dataset, *around(me).values()):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
+
+
+@contextlib.contextmanager
+def beginning(loader: Any) -> Iterator[None]:
+    """Around ``iter(loader)``: where it fails, the next one begins the same epoch, with the state that was loaded and what is to be
+    skipped."""
+    mine = progress(loader)
+    before = mine.loaded, mine.skip, mine.epoch, mine.epochs
+    try:
+        yield
+    except BaseException:
+        mine.loaded, mine.skip, mine.epoch, mine.epochs = before
+        raise
 
 
 def begin_epoch(loader: Any) -> Epoch:

@@ -21,7 +21,7 @@ from feedrate._pipeline import Pipeline, holds_pipeline
 from feedrate._plan import Cut, OrderPlan, Plan, SamplerPlan, StreamPlan, run_out
 from feedrate._progress import options, progress
 from feedrate._ranks import around
-from feedrate._state_checks import FORMAT, ordering
+from feedrate._state_checks import FORMAT, ordering, whose
 from feedrate._state_errors import ResumeError
 
 
@@ -71,6 +71,12 @@ class Epoch:
         self.over = False
         self._loader = weakref.ref(loader)
         self._saved = saved = saved or {}
+        #: Of the batches to come, those that were handed over before the state was taken, out of order.
+        self._left_out: list[int] = sorted(saved.get("ahead", ()))
+        for ordinal in self._left_out:
+            # What is passed over are batches that were not handed over yet.
+            skip += ordinal < skip
+        self._left_out = [ordinal - skip for ordinal in self._left_out if ordinal >= skip]
         self._skip = skip
         self._plan: Plan | None = None
         #: Between the engine and this, for a stream whose ranks agree on its steps.
@@ -88,7 +94,6 @@ class Epoch:
         self.done = 0
         self._ahead: set[int] = set()
         self._mark: tuple[int, int] | None = None
-        self._left_out: list[int] = sorted(saved.get("ahead", ()))
         self._batches: int = saved.get("batches", 0) + skip
         self._stands: dict[int, dict[str, Any]] = {}
         self._last_worker: int | None = None
@@ -226,7 +231,8 @@ class Epoch:
             objects = _keyed(objects, plan, self.number)
         if self._left_out:
             left_out = set(self._left_out)
-            objects = (index for k, index in enumerate(objects) if k not in left_out)
+            stay = [k not in left_out for k in range(max(left_out) + 1)]
+            objects = itertools.compress(objects, itertools.chain(stay, itertools.repeat(True)))
         return objects
 
     def pipeline_seed(self) -> int | None:
@@ -424,6 +430,7 @@ class Epoch:
         ahead = sorted(k - self.done for k in {*self._ahead, *self._left_out} if k >= self.done)
         if ahead:
             state["ahead"] = ahead
+            state["ahead of"] = whose(loader)
         return {**state, **self._users(loader, self._stands)}
 
     def _users(self, loader: Any, stands: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from feedrate import _lanes, _orders, _sampler
 from feedrate._errors import short
 from feedrate._plan import Cut
-from feedrate._progress import options
+from feedrate._progress import options, progress
 from feedrate._state_errors import ResumeError
 from feedrate._state_form import check_form
 
@@ -45,7 +45,7 @@ def ordering(loader: Any) -> tuple[Any, Cut | None]:
 
 
 #: Parts of a state that are small, and its loader's own. Generators tell by themselves when they cannot be read.
-_OWN = ("epoch", "batches", "seed", "key", "pipeline seed", "skip", "ahead", "draws", "over")
+_OWN = ("epoch", "batches", "seed", "key", "pipeline seed", "skip", "ahead", "ahead of", "draws", "over")
 
 
 def signed(state: dict[str, Any]) -> dict[str, Any]:
@@ -125,11 +125,28 @@ def check_state(loader: Any, state: dict[str, Any], now: dict[str, Any], said: i
         raise ResumeError(
             f"the state was saved by a pipeline that drew with seed={seed}, here it is seed={said}: leave it out, or give {seed}"
         )
+    here, theirs = whose(loader), state.get("ahead of")
+    if theirs is not None and theirs != here:
+        rank, world, size = (*theirs, None, None, None)[:3]
+        raise ResumeError(
+            "the state was saved in the middle of deliveries out of order (in_order=False), and says which of its batches were delivered: "
+            f"those of rank {rank} of {world} with batch_size={size}. This loader is rank {here[0]} of {here[1]} with "
+            f"batch_size={here[2]}: load the state of the same rank, or take states with in_order=True, which any rank can take up"
+        )
     if state.get("ahead") and plan["kind"] not in ("sampler", "stream") and plan.get("batch_size") != now.get("batch_size"):
         raise ResumeError(
             f"the state was saved in the middle of deliveries out of order, with batch_size={plan.get('batch_size')}, this loader has "
             f"batch_size={now.get('batch_size')}: use the same"
         )
+
+
+def whose(loader: Any) -> list[Any]:
+    """Which batches a loader counts: rank, number of ranks, and samples in a batch."""
+    sampler, cut = ordering(loader)
+    ranks = progress(loader).ranks
+    known = None if ranks is not None or cut is None else _orders.known(sampler)
+    rank, world = (ranks.rank, ranks.world) if ranks is not None else (0, 1) if known is None else (known.rank, known.world)
+    return [rank, world, None if cut is None else cut.batch_size]
 
 
 def _check_ranks(loader: Any, plan: dict[str, Any]) -> None:

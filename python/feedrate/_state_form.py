@@ -192,6 +192,7 @@ _WHOLE = _form(
         "pipeline seed?": _or_none(_drawn),
         "over?": _flag,
         "ahead?": _each(_count),
+        "ahead of?": _each(_or_none(_count)),
         "draws?": _form({"seed?": _drawn, "order?": _drawn}),
         "generators?": _named(_GENERATOR),
         "workers?": _workers,

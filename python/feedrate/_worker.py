@@ -215,6 +215,8 @@ class Boot:
     #: Leave the generators' states with each completion.
     keep_states: bool
     shared_seed: int | None
+    #: What the workers were told of the epoch under way, if it is none that they begin with.
+    epoch: bytes | None
     #: Released by parent and child.
     held: HeldInterrupts
 
@@ -248,6 +250,8 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
         recipe.dataset = framework.enter_worker(
             boot.worker, boot.workers, boot.base_seed, recipe.dataset, sample_keyed=recipe.keyed, shared_seed=boot.shared_seed
         )
+        if boot.epoch is not None:
+            _told(recipe, boot.epoch)
         framework.install_arena(end.reserve)
         collate = framework.arena_collate(recipe.collate_fn, end.reserve)
         recipe.own_globals = recipe.items_in_flight == 1
@@ -304,6 +308,14 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
             batch = index = raw = order = None
 
 
+def _told(recipe: Recipe, raw: bytes | None) -> None:
+    """The dataset hears of a further epoch."""
+    shared_seed, dataset_epoch = pickle.loads(raw) if raw else (None, None)
+    recipe.dataset = recipe.framework.begin_epoch(recipe.dataset, shared_seed)
+    if dataset_epoch is not None:
+        recipe.dataset.set_epoch(dataset_epoch)
+
+
 def _next_epoch(
     recipe: Recipe | None, boot: Boot, raw: Any, where: str, batches: tuple[Any, Any], failed: Any, fetcher: Any
 ) -> tuple[dict[str, Any] | None, Any]:
@@ -312,10 +324,7 @@ def _next_epoch(
         # Its start had failed: that is said again for each task.
         return failed, fetcher
     try:
-        shared_seed, dataset_epoch = pickle.loads(raw) if raw else (None, None)
-        recipe.dataset = recipe.framework.begin_epoch(recipe.dataset, shared_seed)
-        if dataset_epoch is not None:
-            recipe.dataset.set_epoch(dataset_epoch)
+        _told(recipe, raw)
         collate, allocate = batches
         return None, make_fetcher(recipe, collate, None, allocate)
     except Exception as error:

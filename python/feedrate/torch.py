@@ -36,7 +36,7 @@ from feedrate._fetch import NOT_READY, Carried, Recipe
 from feedrate._framework import Allocate, Framework, revive
 from feedrate._pipeline import StreamPipeline
 from feedrate._progress import Options, options, pickled, progress
-from feedrate._resumable import Resumable, agreed, begin_epoch, rank_batches
+from feedrate._resumable import Resumable, agreed, begin_epoch, beginning, rank_batches
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -620,7 +620,8 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
             elif last is None or isinstance(last, int):
                 last = sampler.epoch
             progress(self).sampler_epoch = last
-        return super().__iter__()
+        with beginning(self):
+            return super().__iter__()
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:

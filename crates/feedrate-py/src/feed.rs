@@ -1,7 +1,7 @@
 //! A delivery whose plan is a Python sampler and whose pool runs Python code.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use feedrate::deliver::{Delivered, Delivery, Failure, Lost, Next, Options};
@@ -51,6 +51,24 @@ impl Plan for SamplerPlan {
 
 type PyDelivery = Delivery<SamplerPlan, AnyPool>;
 
+/// Position and worker of what was handed over last.
+type Mark = Option<(u64, usize)>;
+
+/// What the delivery has handed over, and the user has not got yet.
+struct Found {
+    delivered: Delivered<Output>,
+    /// The mark before it.
+    before: Mark,
+    /// An interrupt came into its unpacking: it is tried a second time, and no third.
+    again: bool,
+}
+
+enum Asked {
+    Found(Found),
+    End,
+    NotYet,
+}
+
 /// The engine under one iterator. Used from one thread at a time; others wait.
 #[pyclass(frozen, module = "feedrate._native")]
 pub(crate) struct Feed {
@@ -58,6 +76,8 @@ pub(crate) struct Feed {
     delivery: Mutex<Option<PyDelivery>>,
     /// Which thread is inside, to refuse re-entry (a sampler that iterates its own loader) instead of waiting for ever.
     inside: AtomicU64,
+    /// Comes with the next call: what a signal's handler raised came in between.
+    kept: Mutex<Option<Found>>,
     going: Going,
     /// `reraise(worker, payload)` raises what a worker sent; `timed_out(worker, indices)` raises for a timeout.
     reraise: Py<PyAny>,
@@ -138,6 +158,7 @@ impl Feed {
         Ok(Self {
             delivery: Mutex::new(Some(Delivery::new(pool, options))),
             inside: AtomicU64::new(0),
+            kept: Mutex::new(None),
             going: Going::default(),
             reraise,
             timed_out,
@@ -159,12 +180,20 @@ impl Feed {
                 visit.call(pool.fetch())?;
             }
         }
+        if let Ok(guard) = self.kept.try_lock()
+            && let Some(Output::Object(batch)) = guard.as_ref().map(|found| &found.delivered.output)
+        {
+            visit.call(batch)?;
+        }
         visit.call(&self.reraise)?;
         visit.call(&self.timed_out)
     }
 
     fn __clear__(&self) {
         if let Ok(mut guard) = self.delivery.try_lock() {
+            *guard = None;
+        }
+        if let Ok(mut guard) = self.kept.try_lock() {
             *guard = None;
         }
     }
@@ -184,6 +213,8 @@ impl Feed {
             objects: sampler_iter.try_iter()?.unbind(),
             routed: self.routed,
         };
+        let left = self.kept().take();
+        drop(left);
         self.with(py, |delivery| {
             if let AnyPool::Processes(pool) = delivery.pool_mut() {
                 pool.epoch_body = epoch_body.unwrap_or_default();
@@ -198,13 +229,10 @@ impl Feed {
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let timeout = duration(timeout)?;
-        let delivered = self.with(py, |delivery| {
-            delivery
-                .next(timeout)
-                .transpose()
-                .map_err(|failure| self.failure(py, failure))
-        })?;
-        self.unpack(py, delivered)
+        match self.asked(py, |delivery| delivery.next(timeout), false)? {
+            Asked::Found(found) => self.unpack(py, found),
+            Asked::End | Asked::NotYet => Ok(self.end.bind(py).clone()),
+        }
     }
 
     /// As `next`, but the batch, or `end`, comes in a tuple, and nothing is waited for: `None` when it is not there yet.
@@ -233,6 +261,8 @@ impl Feed {
     #[pyo3(signature = (ending=false))]
     fn close(&self, py: Python<'_>, ending: bool) {
         self.going.stop(ending);
+        let left = self.kept().take();
+        drop(left);
         let begun = Instant::now();
         loop {
             match self.delivery.try_lock() {
@@ -249,6 +279,9 @@ impl Feed {
 
     /// `(position, worker)` of the batch, or of the error in its place, that was handed over last in this epoch.
     fn last(&self, py: Python<'_>) -> PyResult<Option<(u64, usize)>> {
+        if let Some(found) = self.kept().as_ref() {
+            return Ok(found.before);
+        }
         self.with(py, |delivery| Ok(delivery.last()))
     }
 
@@ -277,32 +310,90 @@ impl Feed {
         ask: impl FnOnce(&mut PyDelivery) -> Next<SamplerPlan, AnyPool>,
         once: bool,
     ) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
-        let delivered = self.with(py, |delivery| match ask(delivery).transpose() {
-            Err(Failure::TimedOut { .. }) if once => Ok(None),
-            found => found.map(Some).map_err(|failure| self.failure(py, failure)),
-        })?;
-        delivered
-            .map(|delivered| Ok((self.unpack(py, delivered)?,)))
-            .transpose()
+        Ok(match self.asked(py, ask, once)? {
+            Asked::Found(found) => Some((self.unpack(py, found)?,)),
+            Asked::End => Some((self.end.bind(py).clone(),)),
+            Asked::NotYet => None,
+        })
+    }
+
+    /// What `ask` gives, or what was kept for this call.
+    fn asked(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&mut PyDelivery) -> Next<SamplerPlan, AnyPool>,
+        once: bool,
+    ) -> PyResult<Asked> {
+        if let Some(found) = self.kept().take() {
+            return Ok(Asked::Found(found));
+        }
+        self.with(py, |delivery| {
+            let before = delivery.last();
+            match ask(delivery) {
+                None => Ok(Asked::End),
+                Some(Ok(delivered)) => Ok(Asked::Found(Found {
+                    delivered,
+                    before,
+                    again: false,
+                })),
+                Some(Err(Failure::TimedOut { .. })) if once => Ok(Asked::NotYet),
+                Some(Err(failure)) => Err(self.failure(py, failure)),
+            }
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Found>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What Python gets for a delivered batch.
-    fn unpack<'py>(&self, py: Python<'py>, delivered: Option<Delivered<Output>>) -> PyResult<Bound<'py, PyAny>> {
-        let Some(delivered) = delivered else {
-            return Ok(self.end.bind(py).clone());
+    fn unpack<'py>(&self, py: Python<'py>, found: Found) -> PyResult<Bound<'py, PyAny>> {
+        let Found {
+            delivered:
+                Delivered {
+                    position,
+                    worker,
+                    output,
+                },
+            before,
+            again,
+        } = found;
+        let message = match output {
+            Output::Object(batch) => return Ok(batch.into_bound(py)),
+            Output::Raised(error) => return Err(error),
+            Output::Message(message) => message,
         };
-        match delivered.output {
-            Output::Object(batch) => Ok(batch.into_bound(py)),
-            Output::Raised(error) => Err(error),
-            Output::Message(message) => {
-                let error = message.error;
-                let object = message.unpack(py)?;
-                if error {
-                    return Err(Self::raised_by(py, &self.reraise, (delivered.worker, object)));
-                }
-                Ok(object)
+        let finished = |object: Bound<'py, PyAny>| {
+            if message.error {
+                return Err(Self::raised_by(py, &self.reraise, (worker, object)));
             }
-        }
+            Ok(object)
+        };
+        let error = match message.unpack(py) {
+            Ok(object) => return finished(object),
+            Err(error) => error,
+        };
+        // Of the batch's making, or a signal's handler raised meanwhile: then the batch is as good as ever.
+        let output = if error.is_instance_of::<PyException>(py) {
+            match message.unpack(py).and_then(finished) {
+                Ok(object) => Output::Object(object.unbind()),
+                Err(error) => return Err(error),
+            }
+        } else if again {
+            return Err(error);
+        } else {
+            Output::Message(message)
+        };
+        *self.kept() = Some(Found {
+            delivered: Delivered {
+                position,
+                worker,
+                output,
+            },
+            before,
+            again: true,
+        });
+        Err(error)
     }
 
     fn with<T>(&self, py: Python<'_>, run: impl FnOnce(&mut PyDelivery) -> PyResult<T>) -> PyResult<T> {

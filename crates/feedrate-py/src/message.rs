@@ -46,18 +46,18 @@ impl Drop for Restore {
 
 impl Message {
     /// The object that the worker sent.
-    pub(crate) fn unpack(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    pub(crate) fn unpack<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = LOADS.import(py, "pickle", "loads")?;
-        let mine = (self.leases, self.tensors);
+        let mine = (self.leases.clone(), self.tensors.clone());
         let _restore = Restore(CURRENT.with(|current| current.borrow_mut().replace(mine)));
-        match self.body {
-            Body::Here(bytes) => loads.call1((PyBytes::new(py, &bytes),)),
+        match &self.body {
+            Body::Here(bytes) => loads.call1((PyBytes::new(py, bytes),)),
             Body::Slot(lease, start) => {
-                let block = Bound::new(py, Block::new(lease))?;
+                let block = Bound::new(py, Block::new(Arc::clone(lease) as Arc<dyn Memory>))?;
                 let view = py.import("builtins")?.getattr("memoryview")?.call1((block,))?;
                 let len = view.len()?;
-                let slice = pyo3::types::PySlice::new(py, isize::try_from(start)?, isize::try_from(len)?, 1);
+                let slice = pyo3::types::PySlice::new(py, isize::try_from(*start)?, isize::try_from(len)?, 1);
                 loads.call1((view.get_item(slice)?,))
             }
         }

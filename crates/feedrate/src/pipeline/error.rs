@@ -57,6 +57,21 @@ impl Failure {
 }
 
 impl Failure {
+    /// The same once more, for another reader of the same stream.
+    pub(crate) fn echo(&self) -> Self {
+        let source = match self.source.downcast_ref::<SourceError>() {
+            Some(error) => error.clone().into(),
+            None => self.source.to_string().into(),
+        };
+        Self {
+            step: self.step.clone(),
+            shard: self.shard.clone(),
+            key: self.key.clone(),
+            may_continue: self.may_continue,
+            source,
+        }
+    }
+
     /// Whether it says nothing of the element, so that other lanes do not see it: an interrupt, a failure of the system.
     pub fn alone(&self) -> bool {
         if self.source.downcast_ref::<Interrupt>().is_some() {

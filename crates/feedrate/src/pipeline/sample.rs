@@ -30,6 +30,11 @@ pub enum Place {
 }
 
 impl Place {
+    /// No element is of this place: in states it stands for a bad one that is still to be told.
+    pub(crate) fn nowhere() -> Self {
+        Self::Group(Vec::new())
+    }
+
     /// This place with a number: which one of several.
     #[must_use]
     pub fn child(self, number: u32) -> Self {

@@ -5,19 +5,20 @@ use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
-use parquet::basic::Compression;
+use parquet::basic::{Compression, Type as Physical};
 use parquet::column::page::{Page, PageReader};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::file::statistics::Statistics;
 
 use super::arrow::{
     Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
@@ -490,15 +491,24 @@ impl Groups {
         let rows = metadata.row_group(group);
         let known = || {
             let converter =
-                StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema()).ok()?;
+                StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema())
+                    .ok()?
+                    // Where a writer has not counted them, nobody knows.
+                    .with_missing_null_counts_as_zero(false);
+            let bounds = converter.parquet_column_index().is_some_and(|at| {
+                let column = rows.column(at);
+                let old = column.statistics().is_some_and(Statistics::is_min_max_deprecated);
+                // Old writers compared all bytes as numbers with a sign, whatever they mean.
+                !old || is_signed(converter.arrow_field().data_type(), column.column_type())
+            });
             let one = |array: arrow_array::ArrayRef| match cell(array.as_ref(), 0) {
                 Ok(Value::None) | Err(_) => None,
                 Ok(value) => Some(value),
             };
             let nulls = converter.row_group_null_counts([rows]).ok()?;
             Some(Range {
-                least: converter.row_group_mins([rows]).ok().and_then(one),
-                most: converter.row_group_maxes([rows]).ok().and_then(one),
+                least: converter.row_group_mins([rows]).ok().filter(|_| bounds).and_then(one),
+                most: converter.row_group_maxes([rows]).ok().filter(|_| bounds).and_then(one),
                 nulls: (!arrow_array::Array::is_null(&nulls, 0)).then(|| nulls.value(0)),
                 rows: u64::try_from(rows.num_rows()).ok(),
             })
@@ -637,6 +647,15 @@ impl Table for Groups {
     fn row_bytes(&self) -> u64 {
         self.bytes / self.rows().max(1)
     }
+}
+
+/// Whether comparing a column's bytes as numbers with a sign gives its order.
+fn is_signed(logical: &DataType, stored: Physical) -> bool {
+    let bytes = matches!(
+        stored,
+        Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY | Physical::INT96
+    );
+    !bytes && !logical.is_unsigned_integer()
 }
 
 #[cfg(test)]

@@ -185,10 +185,9 @@ fn a_task_that_kills_twice_is_named_in_its_place() {
         panic!("{error}")
     };
     assert_eq!(death.indices, [2, ABORTS + 7]);
-    assert_eq!(
-        (death.signal, death.exit_code, death.twice, death.delivered),
-        (Some(6), None, true, 1)
-    );
+    assert_eq!((death.signal, death.exit_code, death.twice), (Some(6), None, true));
+    // It may be noticed while the first batch is still waited for.
+    assert!(death.delivered <= 1);
     assert!(
         error
             .to_string()

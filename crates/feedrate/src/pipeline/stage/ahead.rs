@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -81,6 +81,8 @@ struct Shared {
     signal: Arc<Signal>,
     limit: usize,
     label: String,
+    /// Of the stage as it was last asked: [`Stage::collated`].
+    collated: AtomicBool,
     /// The process whose thread it is: a fork's child has none.
     owner: u32,
 }
@@ -154,6 +156,7 @@ impl Shared {
                 let message = crate::error::Panic::from_payload(&*panic);
                 Err(Failure::fatal(&self.label, format!("panicked: {message}")))
             });
+            self.collated.store(stage.collated(), Ordering::Relaxed);
             let mut queue = lock(&self.queue);
             match found {
                 Ok(Some(sample)) => queue.ready.push_back(Ok(sample)),
@@ -229,6 +232,7 @@ impl Ahead {
             queue.ended = cursor.get("ended") == Some(&State::Bool(true));
         }
         let shared = Arc::new(Shared {
+            collated: AtomicBool::new(stage.collated()),
             stage: Mutex::new(stage),
             queue: Mutex::new(queue),
             room: Condvar::new(),
@@ -331,7 +335,14 @@ impl Ahead {
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.own()?;
-        lock(&self.shared.stage).again(places)
+        let mut stage = lock(&self.shared.stage);
+        let made = stage.again(places);
+        self.shared.collated.store(stage.collated(), Ordering::Relaxed);
+        made
+    }
+
+    fn collated(&self) -> bool {
+        self.shared.collated.load(Ordering::Relaxed)
     }
 }
 
@@ -396,6 +407,10 @@ impl Stage for Prefetched {
                 }
             }
         }
+    }
+
+    fn collated(&self) -> bool {
+        self.0.collated()
     }
 
     fn cursor(&self) -> State {
@@ -477,6 +492,10 @@ impl Stage for Ready {
                 return Err(Failure::fatal(&self.label, "interrupted"));
             }
         }
+    }
+
+    fn collated(&self) -> bool {
+        self.inputs.iter().any(Ahead::collated)
     }
 
     fn cursor(&self) -> State {

@@ -57,6 +57,10 @@ impl Stage for Strided {
         }
     }
 
+    fn collated(&self) -> bool {
+        self.inner.collated()
+    }
+
     fn cursor(&self) -> State {
         State::map([("whole", self.inner.cursor()), ("given", self.given.into())])
     }

@@ -39,7 +39,7 @@ impl Caller {
 
 /// What makes one element of one.
 pub(super) trait Each: Send {
-    /// Whether it makes columns of columns too.
+    /// Whether it makes columns of columns too, and batches of batches: it keeps or leaves out fields.
     const COLUMNS: bool = false;
 
     fn value(&self, value: Value, place: &Place) -> Result<Value, Failure>;
@@ -81,6 +81,10 @@ impl<E: Each> Stage for One<E> {
     fn next(&mut self) -> Next {
         let found = self.input.next()?;
         found.map(|sample| self.make_or_blame(sample)).transpose()
+    }
+
+    fn collated(&self) -> bool {
+        E::COLUMNS && self.input.collated()
     }
 
     fn next_known(

@@ -36,8 +36,15 @@ impl fmt::Debug for Trunks {
 /// An element that a branch has not taken yet.
 struct Entry {
     place: Place,
-    /// `None`: it is made again when it is wanted.
-    value: Option<Value>,
+    held: Held,
+}
+
+enum Held {
+    Value(Value),
+    /// It is made again when it is wanted.
+    Place,
+    /// There was a bad one here, which all branches hear of: they stay side by side.
+    Bad(Failure),
 }
 
 /// The stream, and what each branch has not taken yet.
@@ -53,6 +60,9 @@ struct Trunk {
     /// Elements that a branch lags behind before only their places are kept.
     buffer: usize,
 }
+
+/// What is said of a bad element that a state tells of.
+const BAD: &str = "a bad element, of which another branch was told before the state was taken";
 
 /// Elements that are made again at a time.
 const RUN: usize = 64;
@@ -79,11 +89,29 @@ impl Trunk {
         })
     }
 
-    /// Reads one element and puts it where it belongs. False at the end.
-    fn pull(&mut self) -> Result<bool, Failure> {
+    /// Reads one element for branch `at`, and puts it where it belongs.
+    fn pull(&mut self, at: usize) -> Result<(), Failure> {
+        let found = self.read();
+        if let Err(failure) = &found
+            && failure.may_continue
+            // Nobody knows which branch of a route it was for.
+            && self.by.is_none()
+        {
+            let others = self.waiting.iter_mut().enumerate().filter(|(other, _)| *other != at);
+            for waiting in others.filter_map(|(_, waiting)| waiting.as_mut()) {
+                waiting.push_back(Entry {
+                    place: Place::nowhere(),
+                    held: Held::Bad(failure.echo()),
+                });
+            }
+        }
+        found
+    }
+
+    fn read(&mut self) -> Result<(), Failure> {
         let Some(sample) = self.stage.next()? else {
             self.ended = true;
-            return Ok(false);
+            return Ok(());
         };
         let Sample { value, place } = sample;
         // As plain data, so that what one branch does to it is not seen by another.
@@ -102,13 +130,17 @@ impl Trunk {
             let Some(waiting) = waiting.as_mut().filter(|_| only.is_none_or(|only| only == at)) else {
                 continue;
             };
-            let value = (waiting.len() < self.buffer).then(|| value.clone());
+            let held = if waiting.len() < self.buffer {
+                Held::Value(value.clone())
+            } else {
+                Held::Place
+            };
             waiting.push_back(Entry {
                 place: place.clone(),
-                value,
+                held,
             });
         }
-        Ok(true)
+        Ok(())
     }
 
     fn chosen(&self, value: &Value, place: &Place) -> Result<Option<usize>, Failure> {
@@ -135,18 +167,19 @@ impl Trunk {
             let Some(waiting) = &mut self.waiting[at] else {
                 return Ok(None);
             };
-            match waiting.front() {
-                Some(Entry { value: Some(_), .. }) => {
-                    let found = waiting.pop_front();
-                    return Ok(found.and_then(|entry| {
-                        Some(Sample {
-                            value: entry.value?,
-                            place: entry.place,
-                        })
-                    }));
-                }
-                Some(_) => {
-                    let run = waiting.iter().take(RUN).take_while(|entry| entry.value.is_none());
+            match waiting.pop_front() {
+                Some(Entry {
+                    held: Held::Value(value),
+                    place,
+                }) => return Ok(Some(Sample { value, place })),
+                Some(Entry {
+                    held: Held::Bad(failure),
+                    ..
+                }) => return Err(failure),
+                Some(entry) => {
+                    waiting.push_front(entry);
+                    let run = waiting.iter().take(RUN);
+                    let run = run.take_while(|entry| matches!(entry.held, Held::Place));
                     let places: Vec<Place> = run.map(|entry| entry.place.clone()).collect();
                     let made = match self.stage.again(&places) {
                         Ok(made) => made,
@@ -161,13 +194,11 @@ impl Trunk {
                     };
                     for (entry, sample) in waiting.iter_mut().zip(made) {
                         let value = sample.value.native();
-                        entry.value = Some(value.map_err(|error| Failure::element(&self.label, error))?);
+                        entry.held = Held::Value(value.map_err(|error| Failure::element(&self.label, error))?);
                     }
                 }
                 None if self.ended => return Ok(None),
-                None => {
-                    self.pull()?;
-                }
+                None => self.pull(at)?,
             }
         }
     }
@@ -197,7 +228,15 @@ impl Branched {
             trunk
         };
         let queue = site.places("queue")?.into_iter();
-        let queue = queue.map(|place| Entry { place, value: None }).collect();
+        let entry = |place| Entry {
+            held: if place == Place::nowhere() {
+                Held::Bad(Failure::element(site.label(), BAD.into()))
+            } else {
+                Held::Place
+            },
+            place,
+        };
+        let queue = queue.map(entry).collect();
         lock(&trunk).waiting[branch.at] = Some(queue);
         Ok(Self { trunk, at: branch.at })
     }
@@ -210,6 +249,10 @@ fn lock(trunk: &Mutex<Trunk>) -> MutexGuard<'_, Trunk> {
 impl Stage for Branched {
     fn next(&mut self) -> Next {
         lock(&self.trunk).next(self.at)
+    }
+
+    fn collated(&self) -> bool {
+        lock(&self.trunk).stage.collated()
     }
 
     fn cursor(&self) -> State {

@@ -2,6 +2,7 @@
 
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage, foreign};
 use crate::batch::Value;
+use crate::pipeline::sample::to_text;
 use crate::source::SourceError;
 use crate::state::State;
 
@@ -62,6 +63,11 @@ impl Inputs {
         let inputs = self.stages.iter().map(|stage| stage.cursor()).collect();
         let ended = self.ended.iter().map(|ended| State::Bool(*ended)).collect();
         [("inputs", State::List(inputs)), ("ended", State::List(ended))]
+    }
+
+    fn collated(&self) -> bool {
+        // One that has given nothing does not know yet.
+        self.stages.iter().any(|stage| stage.collated())
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {
@@ -144,6 +150,10 @@ impl Stage for Concatenated {
         Ok(None)
     }
 
+    fn collated(&self) -> bool {
+        self.inputs.collated()
+    }
+
     fn cursor(&self) -> State {
         State::map(self.inputs.state().into_iter().chain([("at", (self.at as u64).into())]))
     }
@@ -195,6 +205,10 @@ impl Stage for Interleaved {
         Ok(None)
     }
 
+    fn collated(&self) -> bool {
+        self.inputs.collated()
+    }
+
     fn cursor(&self) -> State {
         let here = [("at", (self.at as u64).into()), ("given", self.given.into())];
         State::map(self.inputs.state().into_iter().chain(here))
@@ -210,26 +224,54 @@ impl Stage for Interleaved {
 }
 
 /// `zip`: one of each, as a list. A bad element takes those beside it along.
-pub(super) struct Zipped(Inputs);
+pub(super) struct Zipped {
+    inputs: Inputs,
+    /// Of the list at hand, as far as it has come: an interrupt in the middle of it, or a failure that passes, takes nothing along.
+    taken: Vec<Taken>,
+}
+
+enum Taken {
+    Found(Sample),
+    Bad(Failure),
+    /// A state names it.
+    Place(Place),
+}
+
+/// What is said of a bad element that a state tells of.
+const BAD: &str = "a bad element, in front of which the list at hand was interrupted";
 
 impl Zipped {
     pub(super) fn open(site: &Site) -> Result<Self, Failure> {
-        Inputs::open(site).map(Self)
+        let inputs = Inputs::open(site)?;
+        let mut taken = Vec::new();
+        if site.cursor.is_some_and(|cursor| cursor.get("taken").is_some()) {
+            for place in site.places("taken")? {
+                taken.push(if place == Place::nowhere() {
+                    Taken::Bad(Failure::element(&*inputs.label, BAD.into()))
+                } else {
+                    Taken::Place(place)
+                });
+            }
+        }
+        taken.truncate(inputs.stages.len());
+        Ok(Self { inputs, taken })
     }
 }
 
 impl Stage for Zipped {
     fn next(&mut self) -> Next {
-        let count = self.0.stages.len();
-        let (mut values, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut failed: Option<Failure> = None;
-        for at in 0..count {
-            match self.0.next(at) {
-                Ok(Some(sample)) => {
-                    values.push(sample.value);
-                    places.push(sample.place);
+        let count = self.inputs.stages.len();
+        while self.taken.len() < count {
+            match self.inputs.next(self.taken.len()) {
+                Ok(Some(sample)) => self.taken.push(Taken::Found(sample)),
+                Ok(None) => {
+                    // Those beside it have no partner.
+                    let bad = self.taken.drain(..).find_map(|one| match one {
+                        Taken::Bad(failure) => Some(failure),
+                        _ => None,
+                    });
+                    return bad.map_or(Ok(None), Err);
                 }
-                Ok(None) => return failed.map_or(Ok(None), Err),
                 Err(mut failure) => {
                     // What lies behind a reader that cannot go on is lost, nobody knows how much: nothing would belong together.
                     let reading = failure.source.downcast_ref::<SourceError>();
@@ -238,12 +280,24 @@ impl Stage for Zipped {
                         return Err(failure);
                     }
                     // All streams go on by one, so that they stay side by side.
-                    failed.get_or_insert(failure);
+                    self.taken.push(Taken::Bad(failure));
                 }
             }
         }
-        if let Some(failure) = failed {
-            return Err(failure);
+        let (mut values, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for one in std::mem::take(&mut self.taken) {
+            match one {
+                Taken::Found(sample) => {
+                    values.push(sample.value);
+                    places.push(sample.place);
+                }
+                Taken::Bad(failure) => return Err(failure),
+                Taken::Place(place) => {
+                    let made = self.inputs.again(std::slice::from_ref(&place))?.pop();
+                    values.push(made.ok_or_else(|| foreign(&self.inputs.label, &place))?.value);
+                    places.push(place);
+                }
+            }
         }
         Ok(Some(Sample {
             value: Value::List(values),
@@ -252,26 +306,36 @@ impl Stage for Zipped {
     }
 
     fn cursor(&self) -> State {
-        State::map(self.0.state())
+        if self.taken.is_empty() {
+            return State::map(self.inputs.state());
+        }
+        let bad = Place::nowhere();
+        let taken = self.taken.iter().map(|one| match one {
+            Taken::Found(sample) => &sample.place,
+            Taken::Bad(_) => &bad,
+            Taken::Place(place) => place,
+        });
+        let taken = ("taken", State::from(to_text(taken)));
+        State::map(self.inputs.state().into_iter().chain([taken]))
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {
         match place {
-            Place::Group(places) => self.0.origin(places.first()?),
-            other => self.0.origin(other),
+            Place::Group(places) => self.inputs.origin(places.first()?),
+            other => self.inputs.origin(other),
         }
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let width = self.0.stages.len();
+        let width = self.inputs.stages.len();
         let mut all = Vec::with_capacity(places.len() * width);
         for place in places {
             match place {
                 Place::Group(group) if group.len() == width => all.extend(group.iter().cloned()),
-                other => return Err(foreign(&self.0.label, other)),
+                other => return Err(foreign(&self.inputs.label, other)),
             }
         }
-        let mut samples = self.0.again(&all)?.into_iter().map(|sample| sample.value);
+        let mut samples = self.inputs.again(&all)?.into_iter().map(|sample| sample.value);
         Ok(places
             .iter()
             .map(|place| Sample {

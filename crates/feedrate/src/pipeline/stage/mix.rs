@@ -182,6 +182,10 @@ impl Stage for Mixed {
         Ok(None)
     }
 
+    fn collated(&self) -> bool {
+        self.streams.iter().any(|stream| stream.stage.collated())
+    }
+
     fn cursor(&self) -> State {
         let streams = self.streams.iter().map(|stream| {
             State::map([

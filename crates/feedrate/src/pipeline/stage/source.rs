@@ -331,7 +331,9 @@ impl Stage for Reading {
                 }
                 Err(error) if error.may_continue() => {
                     self.single = self.single.saturating_sub(1);
-                    match reader.skip(1) {
+                    // Some readers are behind the bad row already.
+                    let passed = reader.mark().number > mark.number;
+                    match if passed { Ok(1) } else { reader.skip(1) } {
                         Ok(_) => self.ordinal += 1,
                         Err(_) => self.abandon(part),
                     }

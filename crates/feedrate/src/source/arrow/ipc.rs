@@ -170,6 +170,9 @@ impl Ipc {
     }
 }
 
+/// Rows that a filter looks at together, at least.
+const WINDOW: usize = 256;
+
 impl Table for Ipc {
     fn rows(&self) -> u64 {
         self.rows
@@ -179,25 +182,44 @@ impl Table for Ipc {
         let name = Arc::clone(self.window.name());
         let (batch, first) = self.load(row)?;
         let from = usize::try_from(row - first).unwrap_or(usize::MAX);
-        let rows = batch.num_rows().saturating_sub(from).min(most);
-        let batch = batch.slice(from, rows);
-        let end = row + rows as u64;
-        let (chosen, places) = match &self.filter {
-            None => (batch, Places::From(row)),
+        let left = batch.num_rows().saturating_sub(from);
+        let (chosen, places, rows) = match &self.filter {
+            None => {
+                let rows = left.min(most);
+                (batch.slice(from, rows), Places::From(row), rows)
+            }
             Some(filter) => {
-                let mask = filter
-                    .mask(&batch, self.lenient)
-                    .map_err(|why| SourceError::new(Fault::Unsupported, &*name, why))?;
-                let mask: Vec<bool> = mask.into_iter().map(|holds| holds == Some(true)).collect();
+                // Up to `most` rows that passed: a state names a block by its place and their number.
+                let mut mask: Vec<bool> = Vec::new();
+                let mut passed = 0;
+                while passed < most && mask.len() < left {
+                    let rows = (left - mask.len()).min(most.max(WINDOW));
+                    let held = filter
+                        .mask(&batch.slice(from + mask.len(), rows), self.lenient)
+                        .map_err(|why| SourceError::new(Fault::Unsupported, &*name, why))?;
+                    for holds in held {
+                        if passed < most {
+                            mask.push(holds == Some(true));
+                            passed += usize::from(holds == Some(true));
+                        }
+                    }
+                }
+                let rows = mask.len();
+                let batch = batch.slice(from, rows);
                 let places = (row..)
                     .zip(&mask)
                     .filter(|(_, holds)| **holds)
                     .map(|(row, _)| row)
                     .collect();
                 let kept = arrow_select::filter::filter_record_batch(&batch, &BooleanArray::from(mask));
-                (kept.map_err(|error| wrong(&name, &error))?, Places::Chosen(places))
+                (
+                    kept.map_err(|error| wrong(&name, &error))?,
+                    Places::Chosen(places),
+                    rows,
+                )
             }
         };
+        let end = row + rows as u64;
         let batch = chosen.project(&self.given).map_err(|error| wrong(&name, &error))?;
         Ok(Chunk { batch, places, end })
     }

@@ -33,22 +33,28 @@ pub(super) fn consecutive(reader: &mut TarReader) -> Result<Index, SourceError> 
 /// By one pass over the headers, of samples whose members may lie apart.
 pub(super) fn scattered(reader: &mut TarReader) -> Result<Index, SourceError> {
     let mut numbers: HashMap<Vec<u8>, usize> = HashMap::new();
-    let mut samples: Vec<Vec<u64>> = Vec::new();
+    // Where the members of each are, and what fields they are.
+    let mut samples: Vec<(Vec<u64>, Vec<String>)> = Vec::new();
     while reader.next_member()? {
         SourceError::unless_interrupted(reader.name())?;
         let offset = reader.members().member().offset;
         reader.members().pass_over()?;
-        if let Some(number) = numbers.get(reader.raw_key()) {
-            samples[*number].push(offset);
-        } else {
+        let known = numbers.get(reader.raw_key()).copied();
+        let number = known.unwrap_or_else(|| {
             numbers.insert(reader.raw_key().to_vec(), samples.len());
-            samples.push(vec![offset]);
-        }
+            samples.push((Vec::new(), Vec::new()));
+            samples.len() - 1
+        });
+        samples[number].0.push(offset);
+        samples[number].1.push(reader.raw_field());
     }
     let mut firsts = vec![0];
     let mut offsets = Vec::new();
-    for sample in samples {
-        offsets.extend(sample);
+    for (members, fields) in samples {
+        if reader.skips(&fields) {
+            continue;
+        }
+        offsets.extend(members);
         firsts.push(offsets.len() as u64);
     }
     Ok(Index { offsets, firsts })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::members::{End, Members};
 use super::name::{is_hidden, split, text, trimmed};
 use super::notes::Counters;
-use super::options::{Duplicates, EndMark, Grouping, Missing, Options};
+use super::options::{Duplicates, EndMark, Field, Grouping, Missing, Options};
 use crate::batch::{Value, spare};
 use crate::source::compress::Codec;
 use crate::source::index::Index;
@@ -143,6 +143,28 @@ impl TarReader {
         &self.key
     }
 
+    /// The field of the member that the walk stands at.
+    pub(super) fn raw_field(&self) -> String {
+        text(&self.field, self.options.names).to_lowercase()
+    }
+
+    /// A field that was asked for and is none of these.
+    fn absent(&self, seen: &[String]) -> Option<&Field> {
+        let fields = self.options.fields.as_ref()?;
+        fields
+            .iter()
+            .find(|field| !field.of.iter().any(|one| seen.contains(one)))
+    }
+
+    /// Whether a sample of these fields is passed over, which is counted.
+    pub(super) fn skips(&self, seen: &[String]) -> bool {
+        let skips = self.options.missing == Missing::Skip && self.absent(seen).is_some();
+        if skips {
+            self.counters.incomplete.add();
+        }
+        skips
+    }
+
     /// Passes over samples, header by header.
     fn pass(&mut self, count: u64) -> Result<u64, SourceError> {
         let mut passed = 0;
@@ -194,6 +216,9 @@ impl TarReader {
         } else if group.is_none() {
             self.done = true;
         } else if let Some(Ok(Group::Record(_) | Group::Passed)) = &group {
+            self.number += 1;
+        } else if self.scattered().is_some() {
+            // An index that was made otherwise has it: it is passed over, and not looked at for ever.
             self.number += 1;
         }
         group
@@ -542,8 +567,7 @@ impl Sample {
             reader.first_fields = Some(self.seen.clone());
         }
         if reader.options.missing != Missing::Leave
-            && let Some(fields) = &reader.options.fields
-            && let Some(absent) = fields.iter().find(|field| !field.of.iter().any(|one| self.has(one)))
+            && let Some(absent) = reader.absent(&self.seen)
         {
             if reader.options.missing == Missing::Skip {
                 reader.counters.incomplete.add();
