@@ -445,12 +445,21 @@ def _tell(dataset: Any, resume: Any) -> None:
         dataset.set_epoch(resume["epoch"])
 
 
+def _owner(kind: type, name: str) -> int:
+    """Which of its bases gives a class this attribute, the class itself first."""
+    return next((at for at, base in enumerate(kind.__mro__) if name in base.__dict__), len(kind.__mro__))
+
+
 def batch_shape(recipe: Recipe) -> tuple[str, tuple[int, ...]] | None:
     """The dtype and shape of the images of a dataset that writes them into batches itself, if the batches are the default ones."""
     if not recipe.auto_collation or recipe.iterable or not recipe.framework.is_default_collate(recipe.collate_fn):
         return None
     kind = type(recipe.dataset)
     if not callable(getattr(kind, "fill_batch", None)) or not hasattr(kind, "batch_shape"):
+        return None
+    # A subclass that makes samples in another way knows nothing of batches.
+    owners = [_owner(kind, name) for name in ("fill_batch", "__getitem__", "__getitems__")]
+    if any(owner < owners[0] for owner in owners[1:]) or "__getitem__" in getattr(recipe.dataset, "__dict__", {}):
         return None
     found: Any = recipe.dataset.batch_shape
     # Others have methods of that name, too.

@@ -20,6 +20,10 @@ def _pil_loader(path: str) -> Any:
         return Image.open(file).convert("RGB")
 
 
+#: The pixels as they are.
+_PIXELS = Transform()
+
+
 class ImageFolder:
     """Images in a folder for each class: ``root/dog/xxx.jpg``, ``root/cat/nsdf3.png``. A sample is ``(image, number of its class)``.
 
@@ -61,10 +65,7 @@ class ImageFolder:
         self.root = os.path.expanduser(os.fspath(root))  # noqa: PTH111 (a string is wanted)
         self.transform = transform
         self.target_transform = target_transform
-        #: Whether images are made by native code.
-        self.native = loader is None and (transform is None or isinstance(transform, Transform))
-        self._transform = transform if isinstance(transform, Transform) else Transform()
-        self.loader: Callable[[str], Any] = loader or (self._transform if self.native else _pil_loader)
+        self.loader: Callable[[str], Any] = loader or _pil_loader
         self.extensions = None if is_valid_file is not None else tuple(extensions)
         self.classes, self.class_to_idx = self.find_classes(self.root)
         self.samples = self.make_dataset(self.root, self.class_to_idx, self.extensions, is_valid_file, allow_empty)
@@ -119,11 +120,28 @@ class ImageFolder:
         target = self.samples[index][1]
         return target if self.target_transform is None else self.target_transform(target)
 
+    def _maker(self) -> Transform | None:
+        """What makes images from files by native code, if the loader and the transform of now are such."""
+        if self.loader is not _pil_loader:
+            return None
+        if self.transform is None:
+            return _PIXELS
+        return self.transform if isinstance(self.transform, Transform) else None
+
+    @property
+    def native(self) -> bool:
+        """Whether images are made by native code."""
+        return self._maker() is not None
+
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """(image, class number)."""
-        image = self.loader(self.samples[index][0])
-        if not self.native and self.transform is not None:
-            image = self.transform(image)
+        path, maker = self.samples[index][0], self._maker()
+        if maker is not None:
+            image: Any = maker(path)
+        else:
+            image = self.loader(path)
+            if self.transform is not None:
+                image = self.transform(image)
         return image, self._target(index)
 
     # -- what loaders ask native datasets for
@@ -131,13 +149,17 @@ class ImageFolder:
     @property
     def batch_shape(self) -> tuple[str, tuple[int, ...]] | None:
         """The dtype and shape of every image, where all have one and native code makes them."""
-        size = self._transform.size
-        return None if not self.native or size is None else (self._transform.dtype, self._transform.shape(*size))
+        maker = self._maker()
+        size = None if maker is None else maker.size
+        return None if maker is None or size is None else (maker.dtype, maker.shape(*size))
 
     def fill_batch(self, indices: Sequence[int], out: Any, seeds: Seeds | None) -> list[Any]:
         """Makes the images of a batch in ``out``, a writable buffer of bytes, and gives their targets. ``seeds``: of each
         sample, where randomness is keyed."""
-        batch = self._transform.open([self.samples[index][0] for index in indices])
-        self._transform.draw(batch, seeds)
+        maker = self._maker()
+        if maker is None:
+            raise ValueError(f"fill_batch() of images that {self.transform!r} makes in Python: ask for samples")
+        batch = maker.open([self.samples[index][0] for index in indices])
+        maker.draw(batch, seeds)
         batch.run([out], 1)
         return [self._target(index) for index in indices]

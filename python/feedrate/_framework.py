@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import pickle
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,23 @@ class _NumpyState:
         return bytes(self._view)
 
 
+#: In a worker process that was seeded before it had torch, whose generator begins everywhere with the same numbers.
+torch_is_unseeded = False
+
+
+def _seed_torch(seed: int) -> None:
+    global torch_is_unseeded
+    torch: Any = sys.modules.get("torch")
+    torch_is_unseeded = torch is None
+    if torch is not None:
+        torch.manual_seed(seed)
+
+
+def _torch_state() -> list[bytes]:
+    torch: Any = sys.modules.get("torch")
+    return [] if torch is None else [torch.default_generator.get_state().numpy().tobytes()]
+
+
 def revive(first: str, module: str, name: str) -> Any:
     """In a worker: imports ``first``, then makes a ``name`` of ``module``. A framework is imported by itself, before our module
     that is built on it, so that whoever hooks its import finds ours whole."""
@@ -112,9 +130,10 @@ class Framework:
         return dataset
 
     def seed_worker(self, base_seed: int, worker: int) -> None:
-        """Seeds the process-wide generators as torch's loader does in worker ``worker``."""
+        """Seeds the process-wide generators as torch's loader does in worker ``worker``: also torch's, if it is imported."""
         random.seed(base_seed + worker)
         np.random.seed(numpy_seed(base_seed, worker))
+        _seed_torch(base_seed + worker)
 
     # -- states of the process-wide generators
 
@@ -141,20 +160,26 @@ class Framework:
 
     def _marks(self) -> list[Any]:
         python, numpy = self._readers()
-        return [python.get(), numpy.mark()]
+        return [python.get(), numpy.mark(), *_torch_state()]
 
     def _states(self) -> list[Any]:
-        return [self._readers()[0].get(), np.random.get_state(legacy=False)]
+        return [self._readers()[0].get(), np.random.get_state(legacy=False), *_torch_state()]
 
     def _restore(self, states: list[Any]) -> None:
         _PythonState.set(states[0])
         np.random.set_state(states[1])
+        if len(states) > 2:
+            torch = importlib.import_module("torch")
+            torch.default_generator.set_state(torch.frombuffer(bytearray(states[2]), dtype=torch.uint8))
 
     def seed_sample(self, seed: int, epoch: int, position: int, kind: bytes) -> None:
-        """Seeds the process-wide generators for one sample (or batch)."""
-        a, b, _ = sample_seeds(seed, epoch, position, kind)
+        """Seeds the process-wide generators for one sample (or batch): Python's, NumPy's, and torch's CPU generator if it is imported."""
+        a, b, c = sample_seeds(seed, epoch, position, kind)
         random.seed(a)
         np.random.seed([b & 0xFFFFFFFF, b >> 32])
+        torch: Any = sys.modules.get("torch")
+        if torch is not None:
+            torch.default_generator.manual_seed(c)
 
     # -- collation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import os
 import re
 import sys
@@ -549,8 +550,8 @@ class IndexedPipeline(Pipeline):
 
 
 def holds_pipeline(dataset: Any) -> bool:
-    """Whether samples come from map-style pipelines: the dataset is one, has one as an attribute, or wraps some as torch's ``Subset`` and
-    ``ConcatDataset``."""
+    """Whether samples come from map-style pipelines: the dataset is one, has one as an attribute, or in a list, tuple or dict that is
+    one, or wraps some as torch's ``Subset``, ``ConcatDataset`` and ``StackDataset``."""
     ahead = [dataset]
     seen: set[int] = set()
     while ahead:
@@ -562,11 +563,20 @@ def holds_pipeline(dataset: Any) -> bool:
         seen.add(id(one))
         state = getattr(one, "__dict__", {})
         # By type: proxies look at what they stand for, which may be gone.
-        if any(issubclass(type(value), IndexedPipeline) for value in state.values()):
+        if any(issubclass(type(value), IndexedPipeline) for held in state.values() for value in (held, *_members(held))):
             return True
-        inner = [state.get("dataset"), *(found if isinstance(found := state.get("datasets"), list | tuple) else ())]
+        inner = [state.get("dataset"), *_members(state.get("datasets"))]
         ahead += [each for each in inner if each is not None]
     return False
+
+
+def _members(value: Any) -> Iterable[Any]:
+    """What a collection holds, or the first of it: a large one holds data."""
+    if type(value) is dict:
+        value = value.values()
+    elif type(value) not in (list, tuple):
+        return ()
+    return list(itertools.islice(value, 100))
 
 
 class Mix(NamedTuple):

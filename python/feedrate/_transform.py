@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from feedrate import _native
+from feedrate import _framework, _native
 from feedrate._context import current_rng
 from feedrate._image import EXTENSIONS, held
 
@@ -435,9 +435,9 @@ def _item(item: Any, mode: str) -> Any:
 
 
 def _global_seed() -> int:
-    """63 bits from torch's global generator, or NumPy's where torch is not imported."""
+    """63 bits from torch's global generator, or NumPy's where torch is not imported, or was not when a worker was seeded."""
     torch = sys.modules.get("torch")
-    if torch is not None:
+    if torch is not None and not _framework.torch_is_unseeded:
         return int(torch.empty((), dtype=torch.int64).random_())
     return int(np.random.randint(0, 1 << 63, dtype=np.uint64))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 import pickle
-import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
@@ -28,7 +27,7 @@ from torch.utils.data.distributed import DistributedSampler
 from feedrate import _lanes, _loader, _native, _options
 from feedrate._after import AfterThread
 from feedrate._asking import Asked
-from feedrate._context import CurrentRng, sample_seeds, set_process_info
+from feedrate._context import CurrentRng, set_process_info
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._errors import capture, reraise
@@ -197,28 +196,6 @@ class TorchFramework(Framework):
             rng = torch.Generator().manual_seed(shared_seed)
             return graph_settings.apply_random_seed(dataset, rng)
         return dataset
-
-    def seed_worker(self, base_seed: int, worker: int) -> None:
-        """``random``, NumPy and torch."""
-        super().seed_worker(base_seed, worker)
-        torch.manual_seed(base_seed + worker)
-
-    def _marks(self) -> list[Any]:
-        return [*super()._marks(), torch.default_generator.get_state().numpy().tobytes()]
-
-    def _states(self) -> list[Any]:
-        return [*super()._states(), torch.default_generator.get_state().numpy().tobytes()]
-
-    def _restore(self, states: list[Any]) -> None:
-        super()._restore(states)
-        torch.default_generator.set_state(torch.frombuffer(bytearray(states[2]), dtype=torch.uint8))
-
-    def seed_sample(self, seed: int, epoch: int, position: int, kind: bytes) -> None:
-        """``random``, NumPy and torch's CPU generator."""
-        a, b, c = sample_seeds(seed, epoch, position, kind)
-        random.seed(a)
-        np.random.seed([b & 0xFFFFFFFF, b >> 32])
-        torch.default_generator.manual_seed(c)
 
     def reducer(self) -> Any:
         """For plain tensors."""
