@@ -343,6 +343,8 @@ class IterableFetcher:
         self._stage = "sample"
         #: Batches to read and drop before the next one.
         self._skip: int = 0 if resume is None else resume["skip"]
+        #: An error among those, which was told before, unless the stream is at its end behind it.
+        self._told: Exception | None = None
 
     def _open(self, resume: dict[str, Any] | None) -> Any:
         """The iterator over the dataset, where ``resume`` says, in the order of torchdata's loader: the dataset's state, then its
@@ -396,8 +398,16 @@ class IterableFetcher:
         """The next batch of the stream, or ``END``."""
         while self._skip > 0 and not self._ended:
             self._skip -= 1
-            self._next(index, collate=False)
+            try:
+                if self._next(index, collate=False) is not END:
+                    self._told = None
+            except Exception as error:
+                # Its frames would hold what they hold.
+                self._told = error.with_traceback(None)
+        told, self._told = self._told, None
         batch = self._next(index, collate=True)
+        if batch is END and told is not None:
+            raise told
         if batch is not END:
             self._batches += 1
             # That of the first one is of this pass, whatever came before.

@@ -269,6 +269,8 @@ class SamplerPlan(Plan):
         # Behind each index object: the number of its samples, or which of them are no padding.
         self._masks = _Ledger(delivered)
         self._at = 0
+        #: The last error that was passed over, with nothing behind it.
+        self._told: Exception | None = None
         if ranks is not None and cut is not None:
             self.stride = ranks.world
 
@@ -330,9 +332,23 @@ class SamplerPlan(Plan):
         else:
             yield share if batched else share[0], mask
 
-    @staticmethod
-    def _pages(inner: Iterator[Any], count: int) -> Iterator[list[Any]]:
-        while count > 0 and (raw := list(islice(inner, min(count, PAGE)))):
+    def _pages(self, inner: Iterator[Any], count: int) -> Iterator[list[Any]]:
+        """So many items, in pieces. Errors among them were told before; the last one, and where none comes behind it, is kept."""
+        errors = 0
+        while count > 0:
+            raw: list[Any] = []
+            try:
+                raw += islice(inner, min(count, PAGE))
+            except Exception as error:
+                # Its frames hold this plan.
+                self._told = error.with_traceback(None)
+                errors = 0 if raw else errors + 1
+                if errors > _ERRORS:
+                    raise
+            else:
+                if not raw:
+                    return
+                self._told, errors = None, 0
             count -= len(raw)
             yield raw
 
@@ -393,7 +409,7 @@ class SamplerPlan(Plan):
                 f"before, and it gave another order ({count} items with hash {digest.hexdigest()}; saved: {self._passed} with {want}). "
                 "Give it state_dict() and load_state_dict(), or make its order depend on a seed or generator that it keeps as an "
                 "attribute"
-            )
+            ) from self._told
         return inner
 
     def _entry(self, inner: Any, stateful: bool, digest: Any, samples: int, passed: int) -> dict[str, Any]:
@@ -435,6 +451,10 @@ class SamplerPlan(Plan):
         return state
 
 
+#: Errors in a row, without an item between them, that a sampler is taken to go on behind.
+_ERRORS = 1000
+
+
 class _Steps:
     """The index objects of a :class:`SamplerPlan`. An error of a sampler that gives index objects itself is not the end, if it goes on
     behind it: no generator. What is cut into batches has torch's ``BatchSampler`` there, which ends."""
@@ -472,7 +492,8 @@ class _Steps:
         try:
             items = self._items or self._begin()
             raw += islice(items, plan._span - len(raw))
-        except BaseException:
+        except Exception:
+            # What a Ctrl-C came into goes on.
             self._over = self._items is None or (plan._cut is not None and plan._cut.batch_size is not None)
             raise
         full = len(raw) == plan._span
@@ -500,8 +521,13 @@ class _Steps:
         self._samples: int = plan._saved.get("samples", 0)
         self._passed: int = plan._saved.get("passed", 0)
         items = NextOnly(inner)
-        for raw in plan._pages(items, plan._skip * plan._span):
+        plan._told, left = None, plan._skip * plan._span
+        for raw in plan._pages(items, left):
             self._count(raw, told=False)
+            left -= len(raw)
+        told, plan._told = plan._told, None
+        if left > 0 and told is not None:
+            raise told
         first = plan._entry(inner, self._stateful, self._digest, self._samples, self._passed)
         if plan._saved.get("ended"):
             first = {name: plan._saved[name] for name in ("sampler", "hash", "samples", "passed", "ended") if name in plan._saved}

@@ -531,13 +531,29 @@ def is_stream(loader: Any) -> bool:
 
 def _keyed(objects: Iterator[Any], plan: Plan, epoch: int) -> Iterator[Any]:
     """Each index object with its key: the epoch, the position in it of the first sample, and the step to the next one."""
-    numbers = itertools.count()
+    return _Keyed(objects, plan, epoch)
 
-    def keyed(index: Any) -> Any:
-        return (epoch, plan.position(next(numbers)), plan.stride), index
 
-    # No generator: it would be at its end behind an error.
-    return map(keyed, objects)
+class _Keyed(Iterator[Any]):
+    """No generator: it would be at its end behind an error. No ``map``: what a signal's handler raises in its function would take an
+    index object along."""
+
+    __slots__ = ("_epoch", "_next", "_number", "_objects", "_plan")
+
+    def __init__(self, objects: Iterator[Any], plan: Plan, epoch: int) -> None:
+        self._objects = objects
+        self._plan = plan
+        self._epoch = epoch
+        self._number = 0
+        #: Taken, and not given yet.
+        self._next: tuple[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._next is None:
+            self._next = (next(self._objects),)
+        found = (self._epoch, self._plan.position(self._number), self._plan.stride), self._next[0]
+        self._number, self._next = self._number + 1, None
+        return found
 
 
 def fresh(loader: Any, last: Epoch | None) -> dict[str, Any]:

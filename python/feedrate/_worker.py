@@ -257,7 +257,9 @@ def _serve(end: Any, boot: Boot, where: str) -> None:
         recipe.own_globals = recipe.items_in_flight == 1
         if init_fn is not None:
             init_fn(boot.worker)
-        fetcher = make_fetcher(recipe, collate, recipe.resume.get(boot.worker), end.reserve)
+        # A state that was loaded is of the first epoch.
+        resume = recipe.resume.get(boot.worker) if boot.epoch is None else None
+        fetcher = make_fetcher(recipe, collate, resume, end.reserve)
         if boot.resume is not None:
             framework.restore_states(boot.resume)
     except Exception as error:

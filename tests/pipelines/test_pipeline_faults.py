@@ -418,3 +418,56 @@ def test_lanes_that_cannot_be_opened_say_so_once(workers: dict[str, Any]) -> Non
             except StopIteration:
                 break
         assert 1 <= errors <= 8
+
+
+def read(element: dict[str, Any]) -> str:
+    found: str = element["bytes"].decode()
+    return found
+
+
+def files(tmp_path: Path) -> Path:
+    source = tmp_path / "in"
+    source.mkdir()
+    for k in range(6):
+        (source / f"f{k}.txt").write_text(f"old {k}")
+    return source
+
+
+def test_a_cache_of_files_sees_each_of_them(tmp_path: Path) -> None:
+    """They are parts of many, of which it saw the first and the last name."""
+    source = files(tmp_path)
+    make = lambda: feedrate.open(str(source), format="files").map(read).cache(str(tmp_path / "cache"))  # noqa: E731
+    assert list(make()) == [f"old {k}" for k in range(6)]
+    (source / "f2.txt").write_text("entirely new")
+    assert list(make())[2] == "entirely new"
+
+
+def test_a_state_of_files_is_of_all_their_names(tmp_path: Path) -> None:
+    source = files(tmp_path)
+    make = lambda: feedrate.open(str(source), format="files").map(read)  # noqa: E731
+    begun = iter(make())
+    for _ in range(3):
+        next(begun)
+    state = begun.state_dict()
+    again = iter(make())
+    again.load_state_dict(state)
+    assert list(again) == ["old 3", "old 4", "old 5"]
+    (source / "f1.txt").unlink()
+    (source / "f4b.txt").write_text("4b")
+    with pytest.raises(feedrate.ResumeError, match="other data"):
+        iter(make()).load_state_dict(state)
+
+
+def test_a_cache_counts_numbers_in_lists() -> None:
+    """A list of numbers counted as nothing, and its limit was none."""
+    made: list[int] = []
+
+    def tokens(x: int) -> dict[str, Any]:
+        made.append(x)
+        return {"ids": list(range(2000))}
+
+    pipeline = feedrate.from_items(range(300)).map(tokens).cache(limit=4 << 20)
+    assert [len(element["ids"]) for element in pipeline] == [2000] * 300
+    made.clear()
+    assert [len(element["ids"]) for element in pipeline] == [2000] * 300
+    assert 100 < len(made) < 300

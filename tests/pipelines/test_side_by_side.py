@@ -180,3 +180,11 @@ def test_a_last_batch_that_fails_counts(workers: int) -> None:
             except StopIteration:
                 break
         assert found[:count] + rest == found, count
+
+
+@pytest.mark.parametrize("join", ["concat", "interleave", "mix"])
+def test_lists_that_nobody_collated_are_taken_apart_as_they_are(join: str) -> None:
+    a = from_items([(0, 10), (1, 11)]).batch(2)
+    b = from_items([(2, 12), (3, 13)]).batch(2, collate=list)
+    joined = {"concat": a.concat(b), "interleave": a.interleave(b), "mix": feedrate.mix(a, b, weights=[0.5, 0.5])}[join]
+    assert sorted(pairs_of(joined.unbatch())) == [(0, 10), (1, 11), (2, 12), (3, 13)]

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import feedrate
+import feedrate._plan
 import feedrate.torch
 from feedrate import DataLoader, ResumeError
 
@@ -299,3 +301,186 @@ def test_a_worker_that_replaces_another_is_in_the_same_epoch(make: Any, method: 
         loader.set_epoch(epoch)
         assert [int(batch[0]) for batch in loader] == [1000 * epoch + k for k in range(6)]
     assert (tmp_path / "died").exists()
+
+
+class Flawed:
+    """Goes on behind an error."""
+
+    def __init__(self, bad: int, end: int, *, listed: bool) -> None:
+        self.bad, self.end, self.listed = bad, end, listed
+        self.number = -1
+
+    def __iter__(self) -> Flawed:
+        return self
+
+    def __next__(self) -> Any:
+        self.number += 1
+        if self.number == self.bad:
+            raise ValueError("bad")
+        if self.number == self.end:
+            raise StopIteration
+        return [self.number] if self.listed else self.number
+
+
+class FlawedStream(feedrate.IterableDataset):
+    def __iter__(self) -> Any:
+        return Flawed(2, 12, listed=False)
+
+
+class FlawedBatches:
+    def __len__(self) -> int:
+        return 11
+
+    def __iter__(self) -> Any:
+        return Flawed(2, 12, listed=True)
+
+
+def told(batches: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        try:
+            found.append(int(np.asarray(next(batches)).reshape(())))
+        except ValueError:
+            found.append("bad")
+        except StopIteration:
+            break
+    if getattr(batches, "_workers", None):
+        # An error that waits for its turn holds, by its frames, the iterator.
+        batches._shutdown_workers()
+    return found
+
+
+@MAKE
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_error_that_was_told_is_passed_over(make: Any, workers: int, stream: bool) -> None:
+    """A stream counted it once more, and lost a batch with the next state; a sampler's epoch ended there."""
+
+    def loader() -> Any:
+        if stream:
+            data = FlawedStream() if make is DataLoader else torch_stream()
+            return make(data, batch_size=None, num_workers=workers)
+        return make(range(12), batch_sampler=FlawedBatches(), num_workers=workers)
+
+    whole = told(iter(loader()), 99)
+    assert whole == [0, 1, "bad", *range(3, 12)]
+    for first in range(13):
+        one = loader()
+        found = told(iter(one), first)
+        two = loader()
+        two.load_state_dict(one.state_dict())
+        found += told(iter(two), 2)
+        three = loader()
+        three.load_state_dict(two.state_dict())
+        if two.state_dict()["epoch"] == 0:
+            found += told(iter(three), 99)
+        if not stream:
+            # A state right behind a sampler's error is that before it, which is told again.
+            found = [x for x in found if x != "bad"]
+            assert found == whole[:2] + whole[3 : len(found) + 1], first
+        else:
+            assert found == whole[: len(found)], first
+        assert len(found) >= 11 or first == 0
+
+
+def torch_stream() -> Any:
+    from torch.utils.data import IterableDataset
+
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return Flawed(2, 12, listed=False)
+
+    return Stream()
+
+
+class Drawn:
+    """A sampler that a Ctrl-C finds while it draws."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Any:
+        return Interrupted(self.at)
+
+
+class Interrupted:
+    def __init__(self, at: int) -> None:
+        self.at, self.number = at, 0
+
+    def __iter__(self) -> Interrupted:
+        return self
+
+    def __next__(self) -> int:
+        if self.number == self.at:
+            self.at = -1
+            raise KeyboardInterrupt
+        if self.number == 12:
+            raise StopIteration
+        self.number += 1
+        return self.number - 1
+
+
+@MAKE
+@pytest.mark.parametrize("at", [0, 3, 4, 11, 12])
+def test_batches_of_a_sampler_that_was_interrupted_come_later(make: Any, at: int) -> None:
+    """The epoch ended there, as it does behind an error."""
+    found, interrupts = through_interrupts(iter(make(range(12), 3, sampler=Drawn(at))))
+    assert (found, interrupts) == ([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 1)
+
+
+class Kept(feedrate.IterableDataset):
+    """Keeps its place in itself; its worker dies once."""
+
+    position = 0
+
+    def __init__(self, flag: str) -> None:
+        self.flag = flag
+
+    def __iter__(self) -> Iterator[int]:
+        while self.position < 12:
+            self.position += 1
+            if os.path.exists(self.flag):
+                Path(self.flag).unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield self.position - 1
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def test_a_worker_of_a_later_epoch_takes_up_no_state_of_the_first_one(tmp_path: Path) -> None:
+    flag = tmp_path / "die"
+    make = lambda: DataLoader(Kept(str(flag)), 4, num_workers=1, persistent_workers=True, workers="process")  # noqa: E731
+    first = make()
+    begun = iter(first)
+    next(begun)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert values(second) == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    flag.touch()
+    with pytest.raises(RuntimeError):
+        values(second)
+    assert values(second) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_an_interrupt_takes_no_keyed_batch_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    hit = [True]
+    real = feedrate._plan.OrderPlan.position
+
+    def position(self: Any, ordinal: int) -> int:
+        # It stands for a signal at this moment.
+        if ordinal == 2 and hit:
+            hit.clear()
+            raise KeyboardInterrupt
+        return real(self, ordinal)
+
+    monkeypatch.setattr(feedrate._plan.OrderPlan, "position", position)
+    found, interrupts = through_interrupts(iter(DataLoader(range(12), 3, seeding="sample", seed=1)))
+    assert (found, interrupts) == ([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 1)

@@ -130,7 +130,7 @@ impl Cache {
         };
         let Some(folder) = &self.folder else {
             // A place and the table take about this much.
-            let size = value.bytes() as u64 + 128;
+            let size = held(value) as u64 + 128;
             if inner.bytes + size <= self.limit {
                 let kept = inner.memory.entry(fingerprint).or_default();
                 if kept.insert(place.clone(), value.clone()).is_none() {
@@ -383,4 +383,21 @@ impl fmt::Debug for Cache {
             .field("folder", &self.folder)
             .finish_non_exhaustive()
     }
+}
+
+/// Bytes that a value takes in memory, about: also those that hold it, which are most of a list of numbers.
+fn held(value: &Value) -> usize {
+    let inside = match value {
+        Value::Str(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        // Its shape and strides, and the head of its memory.
+        Value::Tensor(tensor) => tensor.bytes() + 16 * tensor.shape().len() + 64,
+        Value::List(items) => items.iter().map(held).sum(),
+        Value::Map(pairs) => pairs
+            .iter()
+            .map(|(name, value)| size_of::<String>() + name.len() + held(value))
+            .sum(),
+        Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Other(_) => 0,
+    };
+    size_of::<Value>() + inside
 }

@@ -320,7 +320,8 @@ impl Pipeline {
         let node = &*self.0;
         if let Step::Source { source, .. } = &node.step {
             let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
-            for part in parts.iter() {
+            for (at, part) in parts.iter().enumerate() {
+                source.contents(at, true, found);
                 let path = std::path::absolute(&part.name).unwrap_or_default();
                 // What is no file has a name and a number of records.
                 match std::fs::metadata(&path) {
@@ -340,7 +341,8 @@ impl Pipeline {
         let node = &*self.0;
         if let Step::Source { source, .. } = &node.step {
             let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
-            for part in parts.iter() {
+            for (at, part) in parts.iter().enumerate() {
+                source.contents(at, false, found);
                 let name = part.name.rsplit('/').next().unwrap_or_default();
                 // A number of records may become known later on; a size is there from the start.
                 let size = part.bytes.or(part.records);

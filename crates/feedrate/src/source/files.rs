@@ -1,7 +1,7 @@
 //! Whole files as records.
 
 use std::ffi::OsString;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -397,6 +397,21 @@ impl Source for Files {
 
     fn indexed(&self) -> bool {
         true
+    }
+
+    fn contents(&self, part: usize, stamped: bool, found: &mut String) {
+        let Ok(listed) = self.listed() else { return };
+        let step = self.options.files_per_part;
+        let files = listed.files.iter().enumerate().skip(part * step).take(step);
+        for (at, file) in files {
+            // Not the whole path: the folder may have moved.
+            let folder = listed.folders[file.folder].path.file_name().unwrap_or_default();
+            let _ = write!(found, "{}/{}", folder.display(), file.name.display());
+            if stamped && let Ok(known) = std::fs::metadata(listed.path(at)) {
+                let _ = write!(found, " {} {:?}", known.len(), known.modified().ok());
+            }
+            found.push('\n');
+        }
     }
 }
 

@@ -107,6 +107,12 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Writes down what part `part` holds, where its name and size do not tell: of which files it is one. For fingerprints of the data,
+    /// which find that it is another; `stamped` asks for sizes and times of changes too, which are looked up. Nothing, otherwise.
+    fn contents(&self, part: usize, stamped: bool, found: &mut String) {
+        let _ = (part, stamped, found);
+    }
+
     /// Whether opening at a mark is cheap: a seek, and not reading all that lies before it.
     fn seeks(&self) -> bool {
         true
@@ -217,6 +223,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn indexed(&self) -> bool {
         (**self).indexed()
+    }
+
+    fn contents(&self, part: usize, stamped: bool, found: &mut String) {
+        (**self).contents(part, stamped, found);
     }
 
     fn seeks(&self) -> bool {

@@ -433,6 +433,8 @@ pub(super) struct Ready {
     label: String,
     /// Who is asked first.
     turn: usize,
+    /// Which one has given, or made again, the last element.
+    last: usize,
 }
 
 impl Ready {
@@ -461,6 +463,7 @@ impl Ready {
             signal,
             label: site.label(),
             turn: 0,
+            last: 0,
         })
     }
 }
@@ -476,6 +479,7 @@ impl Stage for Ready {
                 match self.inputs[at].take()? {
                     Taken::Found(sample) => {
                         self.turn = at + 1;
+                        self.last = at;
                         return Ok(Some(Sample {
                             value: sample.value,
                             place: sample.place.child(number(at)),
@@ -495,7 +499,7 @@ impl Stage for Ready {
     }
 
     fn collated(&self) -> bool {
-        self.inputs.iter().any(Ahead::collated)
+        self.inputs.get(self.last).is_some_and(Ahead::collated)
     }
 
     fn cursor(&self) -> State {
@@ -511,7 +515,10 @@ impl Stage for Ready {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let inputs = &mut self.inputs;
-        by_branch(inputs.len(), &self.label, places, |at, inner| inputs[at].again(inner))
+        let (inputs, last) = (&mut self.inputs, &mut self.last);
+        by_branch(inputs.len(), &self.label, places, |at, inner| {
+            *last = at;
+            inputs[at].again(inner)
+        })
     }
 }

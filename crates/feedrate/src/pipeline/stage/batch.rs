@@ -281,7 +281,7 @@ pub(super) struct Unbatched {
     label: String,
     batch: Option<Sample>,
     given: usize,
-    /// Whether lists in batches hold the entries of elements; known once there was one. See [`Stage::collated`].
+    /// Whether lists in the batch hold the entries of elements. See [`Stage::collated`].
     collated: bool,
 }
 
@@ -311,8 +311,8 @@ impl Unbatched {
         })
     }
 
-    fn row(&self, batch: &Value, at: usize) -> Result<Option<Value>, Failure> {
-        row(batch, at, self.collated || self.input.collated()).map_err(|error| Failure::element(&self.label, error))
+    fn row(&self, batch: &Value, at: usize, collated: bool) -> Result<Option<Value>, Failure> {
+        row(batch, at, collated).map_err(|error| Failure::element(&self.label, error))
     }
 }
 
@@ -362,7 +362,7 @@ impl Stage for Unbatched {
     fn next(&mut self) -> Next {
         loop {
             if let Some(batch) = &self.batch {
-                let found = self.row(&batch.value, self.given);
+                let found = self.row(&batch.value, self.given, self.collated);
                 match found {
                     Ok(Some(value)) => {
                         let number = u32::try_from(self.given).unwrap_or(u32::MAX);
@@ -382,7 +382,7 @@ impl Stage for Unbatched {
             };
             self.batch = Some(self.looked_into(batch)?);
             self.given = 0;
-            self.collated |= self.input.collated();
+            self.collated = self.input.collated();
         }
     }
 
@@ -403,6 +403,7 @@ impl Stage for Unbatched {
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         let mut found = Vec::with_capacity(places.len());
         let mut open: Option<(Place, Value)> = None;
+        let mut collated = false;
         for place in places {
             let Place::Child(inner, number) = place else {
                 return Err(foreign(&self.label, place));
@@ -411,9 +412,10 @@ impl Stage for Unbatched {
                 let batch = self.input.again(&[(**inner).clone()])?.pop();
                 let batch = self.looked_into(batch.ok_or_else(|| foreign(&self.label, place))?)?;
                 open = Some((batch.place, batch.value));
+                collated = self.input.collated();
             }
             let value = match &open {
-                Some((_, batch)) => self.row(batch, *number as usize)?,
+                Some((_, batch)) => self.row(batch, *number as usize, collated)?,
                 None => None,
             };
             found.push(Sample {

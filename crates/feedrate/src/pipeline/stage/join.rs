@@ -11,6 +11,8 @@ struct Inputs {
     label: String,
     stages: Vec<Box<dyn Stage>>,
     ended: Vec<bool>,
+    /// Which one has given, or made again, the last element.
+    last: usize,
 }
 
 impl Inputs {
@@ -42,6 +44,7 @@ impl Inputs {
             label: site.label(),
             stages,
             ended,
+            last: 0,
         })
     }
 
@@ -53,6 +56,7 @@ impl Inputs {
             self.ended[at] = true;
             return Ok(None);
         };
+        self.last = at;
         Ok(Some(Sample {
             value: sample.value,
             place: sample.place.child(number(at)),
@@ -66,8 +70,7 @@ impl Inputs {
     }
 
     fn collated(&self) -> bool {
-        // One that has given nothing does not know yet.
-        self.stages.iter().any(|stage| stage.collated())
+        self.stages.get(self.last).is_some_and(|stage| stage.collated())
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {
@@ -78,8 +81,11 @@ impl Inputs {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let stages = &mut self.stages;
-        by_branch(stages.len(), &self.label, places, |at, inner| stages[at].again(inner))
+        let (stages, last) = (&mut self.stages, &mut self.last);
+        by_branch(stages.len(), &self.label, places, |at, inner| {
+            *last = at;
+            stages[at].again(inner)
+        })
     }
 }
 

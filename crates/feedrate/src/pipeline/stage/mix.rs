@@ -34,6 +34,8 @@ pub(super) struct Mixed {
     streams: Vec<Stream>,
     /// The streams of the draw at hand, and their weights.
     live: Vec<(usize, f64)>,
+    /// Which one has given, or made again, the last element.
+    last: usize,
 }
 
 impl Mixed {
@@ -46,6 +48,7 @@ impl Mixed {
             draws: site.number("draws")?,
             streams: Vec::new(),
             live: Vec::new(),
+            last: 0,
         };
         let count = site.node().inputs.len();
         let saved = match site.cursor {
@@ -160,6 +163,7 @@ impl Stage for Mixed {
             if let Some(sample) = stream.stage.next()? {
                 stream.any = true;
                 stream.given += 1;
+                self.last = at;
                 self.draws += 1;
                 let round = u32::try_from(stream.round).unwrap_or(u32::MAX);
                 self.expect();
@@ -183,7 +187,9 @@ impl Stage for Mixed {
     }
 
     fn collated(&self) -> bool {
-        self.streams.iter().any(|stream| stream.stage.collated())
+        self.streams
+            .get(self.last)
+            .is_some_and(|stream| stream.stage.collated())
     }
 
     fn cursor(&self) -> State {
@@ -229,6 +235,7 @@ impl Stage for Mixed {
         for group in wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let (at, round) = (group[0].0 as usize, u64::from(group[0].1));
             let inner: Vec<Place> = group.iter().map(|(_, _, _, place)| place.clone()).collect();
+            self.last = at;
             let samples = if self.streams[at].round == round {
                 self.streams[at].stage.again(&inner)?
             } else {
