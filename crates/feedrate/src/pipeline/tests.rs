@@ -519,7 +519,9 @@ fn a_cache_makes_each_element_once_and_the_same_in_all_epochs() {
     assert_eq!(calls, 240);
     let (all, calls) = run(Cache::memory(1 << 20));
     assert_eq!((&all, calls), (&none, 120));
-    let (half, calls) = run(Cache::memory(30 * 128));
+    // A map of one number: the map, the number and its name.
+    let element = 128 + 2 * size_of::<Value>() + size_of::<String>() + 1;
+    let (half, calls) = run(Cache::memory(30 * element as u64));
     assert_eq!((&half, calls), (&none, 60 + 30 + 30 + 60));
     let (stored, calls) = run(Cache::files(&folder, 1 << 20));
     assert_eq!((&stored, calls), (&none, 120));
