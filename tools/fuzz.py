@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import resource
@@ -157,8 +158,9 @@ class Log:
         self.failed: list[str] = []
         self.stopped = False
 
-    def take(self, names: list[str], seconds: float) -> tuple[str, int] | None:
-        """Of these parsers the one that has had the least, no other job is at and is not done, and its turn's number."""
+    def take(self, names: list[str], seconds: float) -> tuple[str, int, float] | None:
+        """Of these parsers the one that has had the least, no other job is at and is not done, its turn's number, and the seconds that it
+        is to have."""
         with self._lock:
             had = {name: self.had.get(name, {}).get("seconds", 0) for name in names}
             free = [name for name in names if name not in self._taken and had[name] < seconds]
@@ -166,7 +168,7 @@ class Log:
                 return None
             name = min(free, key=lambda name: had[name])
             self._taken.add(name)
-            return name, int(self.had.get(name, {}).get("turns", 0)) + 1
+            return name, int(self.had.get(name, {}).get("turns", 0)) + 1, seconds - had[name]
 
     def give(self, name: str, turn: dict[str, float]) -> None:
         """A turn's figures: those that add up, and the highest of the others."""
@@ -197,9 +199,11 @@ def main() -> None:
 
     def turns(fuzzer: str) -> None:
         while turn := log.take(given.only, given.seconds):
-            name, number = turn
+            name, number, left = turn
+            # A turn ends by the clock; with more jobs than cores that is more than it has of a core.
+            each = min(given.each, max(10, math.ceil(1.5 * left)))
             try:
-                log.give(name, fuzz(fuzzer, name, given.each, number))
+                log.give(name, fuzz(fuzzer, name, each, number))
             except Failed as failed:
                 # It stays taken: no job tries it again.
                 print(failed, flush=True)
