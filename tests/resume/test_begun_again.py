@@ -108,8 +108,6 @@ def test_states_of_deliveries_out_of_order_are_their_ranks_own(make: Any) -> Non
 
 @MAKE
 def test_states_of_deliveries_out_of_order_are_of_one_batch_size(make: Any) -> None:
-    from feedrate.samplers import ShuffleSampler
-
     class Straight:
         def __len__(self) -> int:
             return 40
@@ -117,7 +115,6 @@ def test_states_of_deliveries_out_of_order_are_of_one_batch_size(make: Any) -> N
         def __iter__(self) -> Iterator[int]:
             return iter(range(40))
 
-    assert ShuffleSampler
     found, state = ahead(make, batch_size=2, sampler=Straight())
     with pytest.raises(ResumeError, match="batch_size=2. This loader"):
         make(range(40), 4, sampler=Straight()).load_state_dict(state)
