@@ -142,7 +142,7 @@ def test_a_process_ends_though_a_daemon_thread_waits_for_a_batch(make: str, pool
 
 
 CLEARED = """
-import atexit, sys
+import atexit, sys, threading
 import feedrate, feedrate.torch
 
 make = feedrate.DataLoader if sys.argv[1] == "native" else feedrate.torch.DataLoader
@@ -154,6 +154,10 @@ kept.append(feedrate.Queue(3))
 del batches
 # As the interpreter does at its end, with what is still held then.
 atexit._run_exitfuncs()
+# No other thread runs Python behind that; here they would, with names that are None, and say so.
+for thread in threading.enumerate():
+    if thread.name == "feedrate_worker":
+        thread.join(60)
 for name, module in list(sys.modules.items()):
     if name.partition(".")[0] == "feedrate":
         for key in vars(module):
