@@ -173,3 +173,82 @@ while kept:
 def test_what_outlives_its_module_ends_without_a_word(make: str, pool: str) -> None:
     ended = subprocess.run([sys.executable, "-c", CLEARED, make, pool], timeout=120, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("make", LOADERS)
+@pytest.mark.parametrize("hands", [1, 2])
+def test_closing_gives_up_what_threads_have_not_begun(make: Any, hands: int) -> None:
+    begun, go_on = [], threading.Event()
+
+    class Samples:
+        def __len__(self) -> int:
+            return 10_000
+
+        def __getitem__(self, index: int) -> int:
+            begun.append(index)
+            if index > 2:
+                go_on.wait(60)
+            return index
+
+    parallel = {"items_in_flight": hands} if hands > 1 else {}
+    batches = iter(make(Samples(), batch_size=1, num_workers=2, workers="thread", prefetch_factor=50, **parallel))
+    next(batches)
+    mine = [t for t in threading.enumerate() if t.name.startswith("feedrate_")]
+    del batches
+    go_on.set()
+    for thread in mine:
+        thread.join(60)
+        assert not thread.is_alive()
+    # What each thread was at, and one that it began meanwhile.
+    assert len(begun) < 20
+
+
+IN_C = """
+import sys, time
+import torch, feedrate, feedrate.torch
+
+held, seconds = sys.argv[1], float(sys.argv[2])
+
+
+def sample(index):
+    # Each of these gives the GIL up and asks for it again, inside of functions of C++.
+    found, end = torch.ones(200), time.monotonic() + seconds * (index > 20)
+    while True:
+        found = found + 1
+        if time.monotonic() >= end:
+            return found
+
+
+class Samples:
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        return sample(index)
+
+
+if held == "prefetch":
+    streams = [feedrate.from_items(range(100_000)).map(sample).prefetch(100) for _ in range(4)]
+    batches = iter(feedrate.mix(*streams, weights=[1.0] * 4))
+else:
+    batches = iter(feedrate.torch.DataLoader(Samples(), batch_size=4, num_workers=2, workers="thread", prefetch_factor=50))
+for _ in range(4):
+    next(batches)
+if held == "dropped":
+    del batches
+else:
+    sys.batches = batches
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.4])
+@pytest.mark.parametrize("held", ["kept", "dropped", "prefetch"])
+def test_a_process_ends_well_though_threads_are_in_functions_of_torch(held: str, seconds: float) -> None:
+    def end() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", IN_C, held, str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    for process in [end() for _ in range(2)]:
+        _, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, "")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import queue
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from feedrate import _threads
 from feedrate._engine import END, Engine
 from feedrate._fetch import NOT_READY
 
@@ -27,8 +28,7 @@ class AfterThread:
         self._kept: Any = None
         self._mark: tuple[int, int] | None = None
         self._over = False
-        self.thread = threading.Thread(target=_run, args=(self._in, self._out, step, begin), name=name, daemon=True)
-        self.thread.start()
+        self.thread = _threads.start(_run, self._in, self._out, step, begin, name=name, end=functools.partial(self._in.put, None))
 
     def begin(self) -> None:
         """A new epoch: forgets what is left of the old one."""

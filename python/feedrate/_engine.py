@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pickle import PicklingError
 from typing import Any, NoReturn
 
-from feedrate import _diagnose, _native, _worker
+from feedrate import _diagnose, _native, _threads, _worker
 from feedrate._errors import annotate, describe_tasks, died, exiting, pickled_index, reraise
 from feedrate._fetch import END, NOT_READY, Recipe, make_fetcher
 
@@ -176,7 +176,7 @@ class Engine:
             self._executor = ThreadPoolExecutor(hands, thread_name_prefix="feedrate_item")
             recipe = replace(recipe, executor=self._executor)
         for worker, end in enumerate(ends):
-            self.workers[worker] = _worker.start_thread(
+            self.workers[worker] = _threads.start(
                 _worker.thread_main,
                 end,
                 recipe,
@@ -185,6 +185,7 @@ class Engine:
                 settings.base_seed,
                 settings.worker_init_fn,
                 self._arena.reserve,
+                name="feedrate_worker",
             )
         return pool
 

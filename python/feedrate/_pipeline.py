@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
 import os
@@ -765,7 +764,3 @@ class _Route:
         if key not in self.keys:
             raise KeyError(f"route() got the key {key!r} for an element, and has streams for {list(self.keys)}")
         return self.keys[key]
-
-
-# Threads of `prefetch` and `join` call Python functions: they end before the interpreter does.
-atexit.register(_native.stop_ahead)

@@ -415,10 +415,3 @@ def thread_main(
             else:
                 end.done(epoch, position, batch)
         batch = index = order = started = None
-
-
-def start_thread(target: Callable[..., None], *args: Any) -> threading.Thread:
-    """A daemon thread: one that is stuck in a user's code must not keep the interpreter from ending."""
-    thread = threading.Thread(target=target, args=args, name="feedrate_worker", daemon=True)
-    thread.start()
-    return thread

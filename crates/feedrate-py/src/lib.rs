@@ -55,7 +55,7 @@ mod _native {
     #[pymodule_export]
     use crate::processes::{Processes, forget_inherited};
     #[pymodule_export]
-    use crate::system::{memory_limit, oom_kills, process_state, set_thread_name};
+    use crate::system::{exit_thread, memory_limit, oom_kills, process_state, set_thread_name};
     #[pymodule_export]
     use crate::threads::{ThreadEnd, Threads};
     #[pymodule_export]

@@ -1,5 +1,7 @@
 //! The pool of Python threads: started by Python, fed and emptied here.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -28,6 +30,8 @@ impl Order {
 pub(crate) struct ThreadPool {
     orders: Vec<Sender<Order>>,
     events: Receiver<Event<Output>>,
+    /// Nobody wants what was ordered any more.
+    over: Arc<AtomicBool>,
     /// The process that has the threads: a fork's child has none.
     owner: u32,
 }
@@ -89,6 +93,12 @@ impl Pool for ThreadPool {
     }
 }
 
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The threads' side and ours: `Threads(n)` makes `n` ends to be served by Python threads.
 #[pyclass(module = "feedrate._native")]
 pub(crate) struct Threads {
@@ -109,16 +119,27 @@ impl Threads {
     #[staticmethod]
     fn pair(workers: usize) -> (Self, Vec<ThreadEnd>) {
         let (done, events) = unbounded();
+        let over = Arc::new(AtomicBool::new(false));
         let (orders, ends): (Vec<_>, Vec<_>) = (0..workers)
             .map(|worker| {
                 let (send, orders) = unbounded();
                 let events = done.clone();
-                (send, ThreadEnd { worker, orders, events })
+                let over = Arc::clone(&over);
+                (
+                    send,
+                    ThreadEnd {
+                        worker,
+                        orders,
+                        events,
+                        over,
+                    },
+                )
             })
             .unzip();
         let pool = Some(ThreadPool {
             orders,
             events,
+            over,
             owner: std::process::id(),
         });
         (Self { pool }, ends)
@@ -131,20 +152,21 @@ pub(crate) struct ThreadEnd {
     worker: usize,
     orders: Receiver<Order>,
     events: Sender<Event<Output>>,
+    over: Arc<AtomicBool>,
 }
 
 #[pymethods]
 impl ThreadEnd {
     /// Blocks (without the GIL) for the next order: `(epoch, position, index)`, with position and index None when an epoch
-    /// begins; None when the pool is gone.
+    /// begins; None when the pool is gone, whatever it had ordered.
     fn recv(&self, py: Python<'_>) -> Option<(u64, Option<u64>, Option<Py<PyAny>>)> {
         let order = py.detach(|| self.orders.recv()).ok()?;
-        Some(order.unpack(py))
+        self.wanted(order, py)
     }
 
     /// The next order if it is there already.
     fn peek(&self, py: Python<'_>) -> Option<(u64, Option<u64>, Option<Py<PyAny>>)> {
-        Some(self.orders.try_recv().ok()?.unpack(py))
+        self.wanted(self.orders.try_recv().ok()?, py)
     }
 
     /// A task gave `batch`.
@@ -169,6 +191,10 @@ impl ThreadEnd {
 }
 
 impl ThreadEnd {
+    fn wanted(&self, order: Order, py: Python<'_>) -> Option<(u64, Option<u64>, Option<Py<PyAny>>)> {
+        (!self.over.load(Ordering::Relaxed)).then(|| order.unpack(py))
+    }
+
     fn report(&self, epoch: u64, position: u64, output: Output) {
         let event = Event::Done {
             worker: self.worker,

@@ -1,6 +1,8 @@
 //! Definitions.
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
+use std::ffi::c_long;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use feedrate::pipeline::{
@@ -18,7 +20,7 @@ use super::sequence::Iterated;
 use super::sources;
 use super::value::Arrays;
 use crate::enter::{compute, quiet};
-use crate::state;
+use crate::{state, system};
 
 /// A definition, immutable. The Python class `feedrate.Pipeline` keeps one beside the steps it was made of.
 #[pyclass(frozen, module = "feedrate._native")]
@@ -433,7 +435,24 @@ fn rule_of(rule: &Bound<'_, PyDict>) -> PyResult<Rule> {
 /// One state of the interpreter for all that such a thread does: Python's data of a thread stays from element to element, and no lock of
 /// the interpreter's own is taken for each, which a child that is forked meanwhile would get (CPython 3.11 waits for it then).
 fn around(work: &mut (dyn FnMut() + Send)) {
-    Python::attach(|py| py.detach(work));
+    Python::attach(|py| {
+        let ident = system::this_thread(py);
+        if let Some(ident) = ident {
+            lock(&AHEAD).insert(ident);
+        }
+        py.detach(work);
+        if let Some(ident) = ident {
+            lock(&AHEAD).remove(&ident);
+        }
+    });
+}
+
+/// The threads that run pipelines ahead, as Python numbers them. Looked at with the GIL only, so that no child gets it locked when it is
+/// forked by Python; what such a child has of its parent are threads that it does not have.
+static AHEAD: Mutex<BTreeSet<c_long>> = Mutex::new(BTreeSet::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has threads that run pipelines ahead known to the interpreter.
@@ -444,10 +463,18 @@ pub(crate) fn know_threads() {
 /// For how long the end of an interpreter waits for functions that run ahead.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Ends the threads of `prefetch` and `join` before the interpreter does. Waits for the element that they make, for a second at most.
+/// Ends the threads of `prefetch` and `join` before the interpreter does. Waits for the element that they make, for a second; then their
+/// functions get a `SystemExit`, and another second.
 #[pyfunction]
 pub(crate) fn stop_ahead(py: Python<'_>) -> PyResult<()> {
-    compute(py, |_| asking(quiet, || pipeline::stop_ahead(PATIENCE)))
+    let hurry = || {
+        Python::attach(|py| {
+            for &ident in &*lock(&AHEAD) {
+                system::exit_thread(py, ident);
+            }
+        });
+    };
+    compute(py, |_| asking(quiet, || pipeline::stop_ahead(PATIENCE, hurry)))
 }
 
 /// Runs `work` without the GIL; a Ctrl-C ends it, also while an index is made.

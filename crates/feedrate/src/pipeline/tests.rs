@@ -632,7 +632,7 @@ fn a_panic_ahead_is_an_error_and_dropping_ends_the_thread() {
     let endless = numbers(&[9], true).repeat(None).prefetch(2).unwrap();
     let mut lane = endless.lane(&Opening::whole(0, 0), None).unwrap();
     lane.next().unwrap();
-    stop_ahead(Duration::from_secs(600));
+    stop_ahead(Duration::from_secs(600), || panic!("there is time"));
     while lane.next().unwrap().is_some() {}
     assert!(pipeline.fork(2, 1)[0].prefetch(1).is_err());
 }

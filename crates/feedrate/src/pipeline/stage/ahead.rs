@@ -98,9 +98,10 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 static LIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// Ends all threads that run pipelines ahead (`prefetch`, `ready`), for the end of an interpreter whose functions they call. Waits until
-/// they have made the element at hand, for `patience` at most; whoever is stuck is left alone. Inside of
-/// [`asking`](crate::pipeline::asking), it asks meanwhile whether to go on. What they feed ends.
-pub fn stop_ahead(patience: Duration) {
+/// they have made the element at hand, for `patience` at most; then `hurry` is called, which may do something about those that have not,
+/// and they have `patience` again. Whoever is stuck is left alone. Inside of [`asking`](crate::pipeline::asking), it asks meanwhile
+/// whether to go on. What they feed ends.
+pub fn stop_ahead(patience: Duration, hurry: impl FnOnce()) {
     if STARTED.load(Ordering::Relaxed) != std::process::id() {
         // A fork's child: its locks may be held by threads that it does not have.
         return;
@@ -110,14 +111,20 @@ pub fn stop_ahead(patience: Duration) {
     for shared in &live {
         shared.stop();
     }
-    let begun = Instant::now();
+    let mut hurry = Some(hurry);
+    let mut begun = Instant::now();
     for shared in live {
         let mut queue = lock(&shared.queue);
         while queue.running && shared.owner == std::process::id() {
             let left = patience.saturating_sub(begun.elapsed());
             drop(queue);
-            if left.is_zero() || !asking::go_on_now() {
+            if !asking::go_on_now() {
                 return;
+            }
+            if left.is_zero() {
+                let Some(hurry) = hurry.take() else { return };
+                hurry();
+                begun = Instant::now();
             }
             queue = lock(&shared.queue);
             if queue.running {
