@@ -446,3 +446,55 @@ def test_workers_beyond_the_limit_of_files() -> None:
         f"{errno.EMFILE} feedrate: this process may have 64 files open, which is not enough for 40 workers"
     ), found
     assert (threads, samples) == ("1", "40")
+
+
+SHORT_BETWEEN = """
+import multiprocessing, os, resource, sys
+import numpy, feedrate, feedrate.torch
+go_on = multiprocessing.Event()
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
+class Large:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        go_on.wait()
+        # Each needs more memory than the ones before: a descriptor of its own.
+        return numpy.full(20_000 << index, index, dtype=numpy.int8)
+
+
+def fill():
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        return taken
+
+
+make = feedrate.DataLoader if sys.argv[1] == "native" else feedrate.torch.DataLoader
+batches = iter(make(Large(), num_workers=2, batch_size=None))
+taken = fill()
+go_on.set()
+found, said = [], set()
+while len(found) < 12:
+    try:
+        found.append(int(next(batches)[-1]))
+    except RuntimeError as error:
+        said.add(str(error)[:19])
+        for fd in taken:
+            os.close(fd)
+        taken = []
+    else:
+        taken += fill()
+print(found, said)
+"""
+
+
+@pytest.mark.parametrize("make", ["native", "torch"])
+def test_batches_come_once_there_are_files_again(make: str) -> None:
+    """Memory whose descriptor could not be taken is taken later: no batch is lost with it."""
+    found = subprocess.run([sys.executable, "-c", SHORT_BETWEEN, make], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout == f"{list(range(12))} {{'Too many open files'}}\n", found

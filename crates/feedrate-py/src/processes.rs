@@ -140,7 +140,7 @@ impl ProcessPool {
     fn drain(&mut self, at: usize, events: &mut Vec<Event<Output>>) -> PyResult<()> {
         let mut buffer = [0u8; Channel::MAX];
         while let Some(worker) = self.workers[at].as_mut().filter(|w| w.mute.is_none()) {
-            let received = match worker.channel.try_recv(&mut buffer) {
+            let received = match worker.channel.peek(&mut buffer) {
                 Ok(received) => received,
                 Err(RecvError::WouldBlock) => break,
                 Err(RecvError::Closed) => {
@@ -150,8 +150,16 @@ impl ProcessPool {
                 Err(RecvError::FdLimit) => return Err(PyRuntimeError::new_err(TOO_MANY_FILES)),
                 Err(error) => return Err(PyOSError::new_err(error.to_string())),
             };
-            let event = accept(worker, at, &buffer[..received.len], received.fd)?;
-            events.extend(event);
+            let shared = received.fd.is_some();
+            let event = accept(worker, at, &buffer[..received.len], received.fd);
+            // Memory that could not be mapped is tried again by the next call: batches lie in it.
+            if event.is_ok() || !shared {
+                worker
+                    .channel
+                    .consume()
+                    .map_err(|e| PyOSError::new_err(e.to_string()))?;
+            }
+            events.extend(event?);
         }
         Ok(())
     }

@@ -256,16 +256,23 @@ impl WorkerEnd {
 
     /// Announces what the arena has mapped and given up, then sends. False when the other side has gone.
     fn send(&self, py: Python<'_>, bytes: &[u8]) -> PyResult<bool> {
-        for announce in self.arena.take_announcements() {
-            let sent = match announce {
+        let mut news = self.arena.take_announcements().into_iter();
+        while let Some(announce) = news.next() {
+            let sent = match &announce {
                 Announce::New { id, len, fd } => {
-                    let header = Header::new(Kind::Segment, u64::from(id), len as u64);
-                    self.send_one(py, &header.bytes(), Some(&fd))?
+                    let header = Header::new(Kind::Segment, u64::from(*id), *len as u64);
+                    self.send_one(py, &header.bytes(), Some(fd))
                 }
-                Announce::Gone { id } => self.send_one(py, &Header::new(Kind::Gone, u64::from(id), 0).bytes(), None)?,
+                Announce::Gone { id } => self.send_one(py, &Header::new(Kind::Gone, u64::from(*id), 0).bytes(), None),
             };
-            if !sent {
-                return Ok(false);
+            match sent {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    self.arena
+                        .return_announcements(std::iter::once(announce).chain(news).collect());
+                    return Err(error);
+                }
             }
         }
         self.send_one(py, bytes, None)

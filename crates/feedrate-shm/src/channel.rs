@@ -53,8 +53,7 @@ pub enum RecvError {
     WouldBlock,
     /// Every copy of the peer's end is closed, and all its messages were read.
     Closed,
-    /// A message came, but its descriptor is lost because this process has none left (`ulimit -n`). The message itself is lost
-    /// with it.
+    /// A message is there, but this process has no number left for its descriptor (`ulimit -n`). It stays, to be tried again.
     FdLimit,
     /// The peer does not follow the protocol: its message is longer than [`Channel::MAX`].
     Length,
@@ -125,11 +124,19 @@ impl Channel {
 
     /// Takes the next message, if one is there. Never waits.
     pub fn try_recv(&self, buf: &mut [u8; Self::MAX]) -> Result<Received, RecvError> {
+        let received = self.peek(buf)?;
+        self.consume()?;
+        Ok(received)
+    }
+
+    /// As [`try_recv`](Channel::try_recv), but the message stays until it is [consumed](Channel::consume): for who may fail to take in
+    /// what came with it. For one thread at a time.
+    pub fn peek(&self, buf: &mut [u8; Self::MAX]) -> Result<Received, RecvError> {
         let mut reset = false;
         loop {
             let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let got = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buf)], &mut control, flags);
             let message = match got {
                 Ok(message) => message,
@@ -155,6 +162,7 @@ impl Channel {
                 .flatten()
                 .reduce(|first, _| first);
             if message.flags.contains(ReturnFlags::TRUNC) {
+                self.consume()?;
                 return Err(RecvError::Length);
             }
             if message.flags.contains(ReturnFlags::CTRUNC) {
@@ -164,6 +172,20 @@ impl Channel {
                 return Err(RecvError::Closed);
             }
             return Ok(Received { len: message.bytes, fd });
+        }
+    }
+
+    /// Drops the next message and what came with it.
+    pub fn consume(&self) -> Result<(), RecvError> {
+        loop {
+            // The rest of the message goes with its first byte.
+            match rustix::net::recv(&self.fd, &mut [0u8; 1], RecvFlags::DONTWAIT) {
+                Ok(_) => return Ok(()),
+                // As the death of the peer is told: the message is still there.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(Errno::AGAIN) => return Err(RecvError::WouldBlock),
+                Err(e) => return Err(RecvError::Io(e.into())),
+            }
         }
     }
 

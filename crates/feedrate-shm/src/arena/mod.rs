@@ -232,6 +232,13 @@ impl Arena {
         std::mem::take(&mut inner.pending)
     }
 
+    /// Takes back announcements, the rest of those that were taken last: they could not be sent, and come first the next time.
+    pub fn return_announcements(&self, rest: Vec<Announce>) {
+        if self.stamp.same_process().is_ok() {
+            self.lock().pending.splice(0..0, rest);
+        }
+    }
+
     /// Takes in what was let go of and gives back the free memory that exceeds the bound, longest unused first. For a worker
     /// that waits for work: nothing else looks after the bound then. Returns whether the reader still holds slots, so that
     /// calling again later can help.

@@ -217,13 +217,14 @@ impl Member {
     ) -> Result<Channels, Error> {
         let mut buffer = [0; Channel::MAX];
         loop {
-            let received = match self.channel.try_recv(&mut buffer) {
+            let received = match self.channel.peek(&mut buffer) {
                 Ok(received) => received,
                 Err(RecvError::WouldBlock) => return Ok(Channels::Open),
                 Err(RecvError::Closed) => return Ok(Channels::Closed),
                 Err(error) => return Err(Error::system(format!("receiving from worker {worker}"), error)),
             };
             let view = Arc::clone(&self.view);
+            let shared = received.fd.is_some();
             let report = parcel::open(&buffer[..received.len], received.fd, |bytes, fd| {
                 let report = Report::decode(bytes, &view)?;
                 if let (Report::Segment { id, len }, Some(fd)) = (&report, fd) {
@@ -231,8 +232,13 @@ impl Member {
                 }
                 Ok(report)
             })
-            .map_err(|error| Error::system(format!("reading a message of worker {worker}"), error))?;
-            match report {
+            .map_err(|error| Error::system(format!("reading a message of worker {worker}"), error));
+            // Memory that could not be mapped is tried again by the next call: batches lie in it.
+            if report.is_ok() || !shared {
+                let consumed = self.channel.consume();
+                consumed.map_err(|error| Error::system(format!("receiving from worker {worker}"), error))?;
+            }
+            match report? {
                 Report::Ready => self.ready = true,
                 Report::Refused(reason) => {
                     return Err(Error::system(format!("worker {worker} could not begin"), reason));
