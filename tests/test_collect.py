@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import feedrate
 from feedrate.torch import DataLoader
 
 
@@ -60,3 +61,28 @@ def test_a_dataset_that_leads_back_to_its_iterator_is_collected() -> None:
     del dataset, it
     gc.collect()
     assert gone() is None
+
+
+class Flawed:
+    """A sampler that fails behind what the user takes."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+        yield 1
+        raise ValueError("flawed")
+
+
+@pytest.mark.parametrize("make", [feedrate.DataLoader, DataLoader])
+@pytest.mark.parametrize("pool", ["thread", "process"])
+def test_an_error_that_waits_for_its_turn_keeps_no_iterator(make: Any, pool: str) -> None:
+    """Its frames lead to the iterator, whose workers it would keep until the process ends."""
+    it = iter(make(range(10), sampler=Flawed(), num_workers=1, prefetch_factor=4, workers=pool))
+    assert next(it) == 0
+    engine = it._engine
+    workers, gone = engine.workers, weakref.ref(it)
+    del it, engine
+    gc.collect()
+    assert gone() is None
+    for worker in workers:
+        worker.join(30)
+        assert not worker.is_alive()

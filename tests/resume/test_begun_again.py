@@ -341,9 +341,6 @@ def told(batches: Any, count: int) -> list[Any]:
             found.append("bad")
         except StopIteration:
             break
-    if getattr(batches, "_workers", None):
-        # An error that waits for its turn holds, by its frames, the iterator.
-        batches._shutdown_workers()
     return found
 
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use feedrate::deliver::{Delivered, Delivery, Failure, Lost, Next, Options};
 use feedrate::plan::Plan;
-use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyException, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyIterator, PyList};
@@ -26,14 +26,20 @@ struct SamplerPlan {
     routed: bool,
 }
 
+/// An error of the sampler's, as the garbage collector can look into it: its frames may hold the iterator whose it is.
+struct SamplerError(Py<PyBaseException>);
+
 impl Plan for SamplerPlan {
     type Job = Job;
-    type Error = PyErr;
+    type Error = SamplerError;
 
-    fn next_job(&mut self) -> Option<PyResult<Job>> {
+    fn next_job(&mut self) -> Option<Result<Job, SamplerError>> {
         Python::attach(|py| {
             let next = self.objects.bind(py).clone().next()?;
-            Some(next.map(|index| Job::new(index.unbind())))
+            Some(match next {
+                Ok(index) => Ok(Job::new(index.unbind())),
+                Err(error) => Err(SamplerError(error.into_value(py))),
+            })
         })
     }
 
@@ -44,8 +50,8 @@ impl Plan for SamplerPlan {
         Python::attach(|py| job.index.bind(py).getattr("row").and_then(|row| row.extract()).ok())
     }
 
-    fn urgent(&self, error: &PyErr) -> bool {
-        Python::attach(|py| !error.is_instance_of::<PyException>(py))
+    fn urgent(&self, error: &SamplerError) -> bool {
+        Python::attach(|py| !error.0.bind(py).is_instance_of::<PyException>())
     }
 }
 
@@ -175,6 +181,9 @@ impl Feed {
         {
             if let Some(plan) = delivery.plan() {
                 visit.call(&plan.objects)?;
+            }
+            for error in delivery.plan_errors() {
+                visit.call(&error.0)?;
             }
             if let AnyPool::Inline(pool) = delivery.pool() {
                 visit.call(pool.fetch())?;
@@ -439,10 +448,11 @@ impl Feed {
         }
     }
 
-    fn failure(&self, py: Python<'_>, failure: Failure<Job, PyErr, PyErr>) -> PyErr {
+    fn failure(&self, py: Python<'_>, failure: Failure<Job, SamplerError, PyErr>) -> PyErr {
         let indices = |tasks: &[feedrate::plan::Task<Job>]| PyList::new(py, tasks.iter().map(|t| t.job.index.bind(py)));
         match failure {
-            Failure::Plan(error) | Failure::Pool(error) => error,
+            Failure::Plan(error) => PyErr::from_value(error.0.into_bound(py).into_any()),
+            Failure::Pool(error) => error,
             Failure::TimedOut { worker, tasks } => match indices(&tasks) {
                 Ok(indices) => Self::raised_by(py, &self.timed_out, (worker, indices)),
                 Err(error) => error,

@@ -257,6 +257,12 @@ impl<P: Plan, K: Pool<Job = P::Job>> Delivery<P, K> {
         self.plan.as_ref()
     }
 
+    /// The plan's errors that wait for their turn.
+    pub fn plan_errors(&self) -> impl Iterator<Item = &P::Error> {
+        let kept = self.kept.as_ref().and_then(|kept| kept.as_ref().err());
+        self.plan_error.iter().chain(kept)
+    }
+
     /// The pool, for what only it knows.
     pub fn pool(&self) -> &K {
         &self.pool
