@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -184,10 +185,12 @@ def _verify(options: argparse.Namespace) -> int:
             )
         finally:
             progress.close()
-    except (_Usage, TypeError, ValueError) as error:
-        if not isinstance(error, _Usage) and _from_elsewhere(error):
-            raise
-        err.write(f"feedrate verify: {error}\n")
+    except Exception as error:
+        if isinstance(error, _Usage) or (isinstance(error, TypeError | ValueError) and not _from_elsewhere(error)):
+            err.write(f"feedrate verify: {error}\n")
+        else:
+            traceback.print_exc(file=err)
+            err.write(f"feedrate verify: nothing could be compared: {type(error).__name__}: {error}\n")
         return 2
     out.write(f"{report}\n")
     return 0 if report.ok else 1
@@ -195,11 +198,11 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _from_elsewhere(error: BaseException) -> bool:
     """Whether an error was raised by the user's code, whose traceback is wanted then."""
-    traceback = error.__traceback__
+    last = error.__traceback__
     here = Path(__file__).parent
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback is None or here not in Path(traceback.tb_frame.f_code.co_filename).parents
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is None or here not in Path(last.tb_frame.f_code.co_filename).parents
 
 
 def _chosen_workers(workers: Any, make_loader: Callable[..., Any]) -> Any:

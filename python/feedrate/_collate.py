@@ -77,11 +77,22 @@ def _collate(batch: Any, allocate: Allocate | None, smallest: int = 1) -> Any:
         if first.dtype.kind in "SUaO":
             raise TypeError(_unknown(first.dtype))
         use = allocate if first.nbytes * len(batch) >= smallest else None
-        return _stack([np.asarray(a) for a in batch], use)
+        arrays = [np.asarray(a) for a in batch]
+        # NumPy would make strings of numbers beside them, and objects of what has nothing in common.
+        at = next((k for k, a in enumerate(arrays) if a.dtype != first.dtype and a.dtype.kind in "SUaO"), None)
+        if at is not None:
+            raise TypeError(
+                f"default_collate: arrays of one batch must be of one kind: sample 0 is of {first.dtype}, sample {at} of {arrays[at].dtype}"
+            )
+        return _stack(arrays, use)
     if isinstance(first, np.bool_ | np.number | bool | int):
         return _numbers(batch)
     if isinstance(first, float):
-        return _numbers(batch).astype(np.float64, copy=False)
+        numbers = _numbers(batch)
+        if numbers.dtype.kind == "c":
+            at = next(k for k, x in enumerate(batch) if isinstance(x, complex | np.complexfloating))
+            raise TypeError(_mixed(batch, at))
+        return numbers.astype(np.float64, copy=False)
     if isinstance(first, str | bytes):
         return batch
     if isinstance(first, abc.Mapping):
@@ -109,15 +120,19 @@ def _numbers(batch: Any) -> np.ndarray[Any, Any]:
             raise OverflowError(
                 f"default_collate: whole numbers of one batch do not fit 64 bits: {max(batch, key=abs)!r} is among them"
             )
-        raise TypeError(
-            f"default_collate: samples of one batch must be of one kind: sample 0 is {type(batch[0]).__name__}, sample {at} is "
-            f"{type(batch[at]).__name__} ({batch[at]!r:.100}). Convert them before, or give a collate_fn"
-        )
+        raise TypeError(_mixed(batch, at))
     if array.dtype.kind == "f" and all(isinstance(x, int | np.integer) for x in batch):
         raise OverflowError(
             f"default_collate: whole numbers below 2**63 and above ({max(batch)!r}) have no type of 64 bits in common: give a collate_fn"
         )
     return array
+
+
+def _mixed(batch: Any, at: int) -> str:
+    return (
+        f"default_collate: samples of one batch must be of one kind: sample 0 is {type(batch[0]).__name__}, sample {at} is "
+        f"{type(batch[at]).__name__} ({batch[at]!r:.100}). Convert them before, or give a collate_fn"
+    )
 
 
 def _unknown(what: Any) -> str:

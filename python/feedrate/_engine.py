@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import errno
 import multiprocessing
 import operator
@@ -14,7 +15,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pickle import PicklingError
@@ -68,6 +69,22 @@ def _weak(method: Any) -> Callable[..., Any]:
     return call
 
 
+def _as_it_is(index: Any) -> Any:
+    """An index object of its own for a thread: a sampler may fill the same list, or array, again for the next one. Other workers get a
+    pickle of it."""
+    kind = type(index)
+    if kind is int or kind is str:
+        return index
+    if kind is list:
+        return index.copy()
+    if kind is tuple:
+        return tuple(map(_as_it_is, index))
+    if hasattr(index, "__array__"):
+        # A shallow copy of a tensor is the same memory.
+        return copy.deepcopy(index)
+    return copy.copy(index) if isinstance(index, MutableSequence | MutableMapping) else index
+
+
 class Engine:
     """Feed and workers of one iterator.
 
@@ -117,6 +134,8 @@ class Engine:
         """Starts an epoch over index objects, with their keys when randomness is keyed: the window is filled before this returns.
         ``first_worker`` gets the first one."""
         self._epoch, self._begun = epoch_body if self._begun else None, True
+        if self._settings.threads:
+            source = map(_as_it_is, source)
         try:
             self.feed.begin(source, epoch_body, first_worker)
         except _native.WorkerDied as error:

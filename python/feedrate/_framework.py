@@ -184,7 +184,9 @@ class Framework:
     # -- collation
 
     def reducer(self) -> Any:
-        """How the transport deals with tensors: their type, which of them it takes, and where those are; ``None`` without tensors."""
+        """How the transport deals with tensors, ``None`` without them: their type, which of them it takes, and where those are; the type of
+        storages, address and bytes of one that is not to be copied for this tensor (or ``None``), a tensor over all of one (``None``: not
+        here), and the storage of that tensor, by its number, where it arrives."""
         return None
 
     def arena_collate(self, collate_fn: Callable[[Any], Any], allocate: Allocate) -> Callable[[Any], Any]:

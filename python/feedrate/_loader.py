@@ -14,6 +14,7 @@ import numpy as np
 
 from feedrate import _collate, _lanes, _options, _sampler
 from feedrate._asking import Asked
+from feedrate._compile import left_out, not_compiled
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
 from feedrate._fetch import NOT_READY, Recipe
@@ -184,8 +185,10 @@ class DataLoader(Resumable):
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
+    @not_compiled
     def __iter__(self) -> Iterator[Any]:
         """A new epoch. With persistent workers there is one iterator, which starts again."""
+        left_out()
         with beginning(self):
             if not (self.persistent_workers and self.num_workers > 0):
                 return _Iterator(self)
@@ -287,6 +290,7 @@ class _Iterator(Asked):
     def __len__(self) -> int:
         return len(self._index_sampler)
 
+    @not_compiled
     def __next__(self) -> Any:
         return self._next(self._timeout)
 

@@ -290,7 +290,8 @@ def known(sampler: Any) -> Known | None:
     if kind is data.RandomSampler:
         # With a generator of the user's, what is drawn later must be drawn later: known is only a plain shuffle.
         plain = sampler.generator is None or (not sampler.replacement and sampler.num_samples == len(sampler.data_source))
-        return _Random(sampler) if plain and _drawable(sampler) else None
+        # Without samples, torch says so.
+        return _Random(sampler) if plain and _drawable(sampler) and len(sampler.data_source) else None
     if kind is data.WeightedRandomSampler:
         return _Weighted(sampler) if _drawable(sampler) and _plain_weights(sampler.weights) else None
     if kind is data.SubsetRandomSampler:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 from feedrate import _arguments, _native, _same
 from feedrate._code import code_hash
+from feedrate._compile import left_out, not_compiled
 from feedrate._context import pipeline_key
 from feedrate._iterate import has_state
 from feedrate._makers import MAKERS, PYTHON
@@ -489,8 +490,10 @@ class Pipeline:
         """Makes the next iteration the one of this number, from 0."""
         self._epoch = epoch
 
+    @not_compiled
     def __iter__(self) -> Iterator[Any]:
         """All elements of the next epoch, as one lane."""
+        left_out()
         self._refuse_foreign_workers()
         epoch, self._epoch = self._epoch, self._epoch + 1
         return Elements(self, epoch)
@@ -607,6 +610,7 @@ class Elements:
     def __iter__(self) -> Elements:
         return self
 
+    @not_compiled
     def __next__(self) -> Any:
         while True:
             try:

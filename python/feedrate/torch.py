@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 import torch.utils.data
+from torch.autograd import forward_ad
 from torch.utils.data import DataLoader as _StockLoader
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler, graph_settings
 from torch.utils.data._utils import collate as _stock_collate
@@ -27,6 +29,7 @@ from torch.utils.data.distributed import DistributedSampler
 from feedrate import _lanes, _loader, _native, _options
 from feedrate._after import AfterThread
 from feedrate._asking import Asked
+from feedrate._compile import left_out, not_compiled
 from feedrate._context import CurrentRng, set_process_info
 from feedrate._coordinator import Coordinator
 from feedrate._engine import END, Engine, Settings
@@ -41,7 +44,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 __all__ = ["DataLoader"]
 
-# DLPack type code and bits. Other types (float8, quantised) travel as torch pickles them.
+# DLPack type code and bits. Tensors of other types (float8, quantised) travel as torch pickles them, around their memory.
 _DTYPES = {
     torch.int8: (0, 8),
     torch.int16: (0, 16),
@@ -70,7 +73,13 @@ _ARRAY_DTYPES = {
 _profiler_enabled = torch._C._autograd._profiler_enabled
 _from_dlpack = torch.utils.dlpack.from_dlpack
 _strided = torch.strided
+# torch's own function: not one that was put in its place before this was imported.
+_stock_default: Any = _stock_collate.default_collate
+if getattr(getattr(_stock_default, "__code__", None), "co_filename", None) != _stock_collate.__file__:
+    _stock_default = None
 _stock_collate_tensor = _stock_collate.collate_tensor_fn
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _stock_collate_array = _stock_collate.collate_numpy_array_fn
 
 # Inline, smaller batches stay in fresh memory: glibc reuses blocks below its largest mmap threshold (32 MiB) itself, and they can
@@ -98,12 +107,53 @@ def _describe(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), *_DTYPES[tensor.dtype], tuple(tensor.shape), tensor.stride())
 
 
+# A tensor that torch pickles itself goes with all of its storage. Where that is so many bytes, and so many times what the tensor has, it
+# is not copied for each: torch moves it into a file of shared memory once.
+_LARGE, _SPREAD = 1 << 20, 4
+
+
+def _spread(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Address and bytes of such a storage."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            storage, own = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+            nbytes = storage.nbytes()
+            return (storage.data_ptr(), nbytes) if nbytes > max(_LARGE, _SPREAD * own) and tensor.device.type == "cpu" else None
+    except (NotImplementedError, RuntimeError):
+        # It has none of its own.
+        return None
+
+
+def _whole(storage: torch.UntypedStorage) -> torch.Tensor | None:
+    """The bytes of a storage in the memory of the host."""
+    if storage.device.type != "cpu":
+        return None
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+def _storage(index: int) -> torch.UntypedStorage:
+    """The storage that lies in tensor ``index`` of the batch that is being unpickled."""
+    memory: torch.Tensor = _native.tensor(index)
+    return memory.untyped_storage()
+
+
+def _modes() -> bool:
+    """Whether torch's functions do something else than usual, on this thread: a default device, fake tensors, forward derivatives."""
+    return bool(_function_modes() or _dispatch_modes() or forward_ad._current_level >= 0)
+
+
 class _ArenaCollate:
     """``collate_tensor_fn`` that stacks into memory from an arena. A class, to be told from a user's function."""
 
     def __init__(self, allocate: Allocate, smallest: int) -> None:
         self.allocate = allocate
         self.smallest = smallest
+        self._owner = os.getpid()
+
+    def away(self) -> bool:
+        """Whether the memory of this one cannot be used here: in a fork of its process, or, outside of workers, where torch's functions
+        are not to be what they are."""
+        return os.getpid() != self._owner or (self.smallest > 1 and _modes())
 
     def __call__(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
@@ -116,12 +166,17 @@ class _ArenaCollate:
             or first.layout is not _strided
             or first.device.type != "cpu"
             or first.is_nested
+            or self.away()
         ):
             return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
         if self.smallest > 1 and not self._plain(batch):
             return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
         out = _from_dlpack(self.allocate(nbytes).capsule(*dtype, (len(batch), *first.shape)))
-        return torch.stack(batch, 0, out=out)
+        try:
+            return torch.stack(batch, 0, out=out)
+        except Exception:
+            # What torch says to it.
+            return _stock_collate_tensor(batch, collate_fn_map=collate_fn_map)
 
     @staticmethod
     def _plain(batch: Any) -> bool:
@@ -150,6 +205,7 @@ class _ArenaCollateArrays:
             # Somebody else collates tensors, which is what torch makes of arrays.
             or (collate_fn_map or {}).get(torch.Tensor) is not self._tensors
             or not all(type(a) is np.ndarray and a.dtype == first.dtype and a.shape == shape and self._plain(a) for a in batch)
+            or self._tensors.away()
         ):
             return _stock_collate_array(batch, collate_fn_map=collate_fn_map)
         out = _from_dlpack(self._tensors.allocate(first.nbytes * len(batch)).capsule(*dtype, (len(batch), *shape)))
@@ -198,29 +254,25 @@ class TorchFramework(Framework):
         return dataset
 
     def reducer(self) -> Any:
-        """For plain tensors."""
-        return torch.Tensor, _plain, _describe
+        """Plain tensors as they are, and the memory of all others."""
+        return torch.Tensor, _plain, _describe, torch.UntypedStorage, _spread, _whole, _storage
 
     def arena_collate(self, collate_fn: Callable[[Any], Any], allocate: Allocate) -> Callable[[Any], Any]:
         """torch's default collation with our memory, unless the user has changed how tensors are collated."""
-        if collate_fn is not _stock_collate.default_collate or _stock_worker._worker_info is not None:
+        if collate_fn is not _stock_default or _stock_worker._worker_info is not None:
             # In a worker process the map itself has been changed, for collate functions that call the default one.
             return collate_fn
-        table = _stock_collate.default_collate_fn_map
-        if table.get(torch.Tensor) is not _stock_collate_tensor:
-            return collate_fn
-        table = _with_arena(table, allocate, _INLINE_MIN)
-        return functools.partial(_stock_collate.collate, collate_fn_map=table)
+        return _Collate(allocate)
 
     def install_arena(self, allocate: Allocate) -> None:
         """The map of this process, which belongs to the loader."""
         table = _stock_collate.default_collate_fn_map
         if table.get(torch.Tensor) is _stock_collate_tensor:
-            table.update(_with_arena(table, allocate, 1))
+            table.update(_with_arena(table, _ArenaCollate(allocate, 1)))
 
     def is_default_collate(self, collate_fn: Callable[[Any], Any]) -> bool:
         """torch's own, with its own tensors."""
-        if collate_fn is not _stock_collate.default_collate:
+        if collate_fn is not _stock_default:
             return False
         tensors = _stock_collate.default_collate_fn_map.get(torch.Tensor)
         # In a worker process the map is ours.
@@ -242,9 +294,22 @@ class TorchFramework(Framework):
         return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-def _with_arena(table: dict[Any, Any], allocate: Allocate, smallest: int) -> dict[Any, Any]:
-    """A copy of a collation map whose tensors, and arrays if the user has not changed them, go to memory from ``allocate``."""
-    tensors = _ArenaCollate(allocate, smallest)
+class _Collate:
+    """torch's default collation, with memory from ``allocate`` unless the user has changed how tensors are collated."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._tensors = _ArenaCollate(allocate, _INLINE_MIN)
+
+    def __call__(self, batch: Any) -> Any:
+        # Looked up each time: who collates a type of his own may say so when it is first imported.
+        table = _stock_collate.default_collate_fn_map
+        if table.get(torch.Tensor) is _stock_collate_tensor:
+            table = _with_arena(table, self._tensors)
+        return _stock_collate.collate(batch, collate_fn_map=table)
+
+
+def _with_arena(table: dict[Any, Any], tensors: _ArenaCollate) -> dict[Any, Any]:
+    """A copy of a collation map whose tensors, and arrays if the user has not changed them, go to memory from an arena."""
     changed = {**table, torch.Tensor: tensors}
     if table.get(np.ndarray) is _stock_collate_array:
         changed[np.ndarray] = _ArenaCollateArrays(tensors)
@@ -364,6 +429,7 @@ class _FeedIter(_BaseDataLoaderIter, Asked):
     def _end(self) -> None:
         self._over = True
 
+    @not_compiled
     def __next__(self) -> Any:
         # torch's __next__ enters a profiler scope for each batch, which costs more than a small batch; it is entered when somebody
         # is looking.
@@ -572,6 +638,7 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
     def __setattr__(self, name: str, value: Any) -> None:
         _options.change(self, name, value, super().__setattr__)
 
+    @not_compiled
     def __len__(self) -> int:
         """Batches in an epoch, of this rank."""
         if _lanes.is_laned(self.dataset):
@@ -582,8 +649,10 @@ class DataLoader(Resumable, _StockLoader[_T_co]):
     def __getstate__(self) -> dict[str, Any]:
         return pickled(self)
 
+    @not_compiled
     def __iter__(self) -> Any:
         """A new epoch; with persistent workers there is one iterator, which starts again."""
+        left_out()
         sampler = self.sampler
         if isinstance(sampler, DistributedSampler) and sampler.shuffle:
             last = progress(self).sampler_epoch

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -61,6 +61,12 @@ pub enum RecvError {
     Io(io::Error),
 }
 
+/// How long to wait where too many descriptors are on their way.
+const CROWDED: &Timespec = &Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
 impl Channel {
     /// The longest message in bytes.
     pub const MAX: usize = 4096;
@@ -112,11 +118,14 @@ impl Channel {
         }
     }
 
-    /// As [`try_send`](Channel::try_send), but waits while the peer's buffer is full; ends when the peer closes its end.
+    /// As [`try_send`](Channel::try_send), but waits while the peer's buffer is full, or too many descriptors are on their way; ends when
+    /// the peer closes its end.
     pub fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), SendError> {
         loop {
             match self.try_send(bytes, fd) {
-                Err(SendError::WouldBlock) => self.wait(PollFlags::OUT).map_err(SendError::Io)?,
+                Err(SendError::WouldBlock) => self.wait(PollFlags::OUT, None).map_err(SendError::Io)?,
+                // Nothing tells when the peer has taken some in, but that it has gone.
+                Err(SendError::FdLimit) => self.wait(PollFlags::empty(), Some(CROWDED)).map_err(SendError::Io)?,
                 done => return done,
             }
         }
@@ -194,14 +203,14 @@ impl Channel {
     pub fn recv(&self, buf: &mut [u8; Self::MAX]) -> Result<Received, RecvError> {
         loop {
             match self.try_recv(buf) {
-                Err(RecvError::WouldBlock) => self.wait(PollFlags::IN).map_err(RecvError::Io)?,
+                Err(RecvError::WouldBlock) => self.wait(PollFlags::IN, None).map_err(RecvError::Io)?,
                 done => return done,
             }
         }
     }
 
-    fn wait(&self, what: PollFlags) -> io::Result<()> {
-        match rustix::event::poll(&mut [PollFd::new(&self.fd, what)], None) {
+    fn wait(&self, what: PollFlags, most: Option<&Timespec>) -> io::Result<()> {
+        match rustix::event::poll(&mut [PollFd::new(&self.fd, what)], most) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }

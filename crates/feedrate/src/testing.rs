@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::dataset::{Context, Dataset, Items, IterableDataset};
@@ -15,6 +15,7 @@ use crate::deliver::{Delivery, Failure, Options};
 use crate::error::{BoxError, Error};
 use crate::loader::{Builder, DataLoader, MapSource, StreamSource};
 pub use crate::source::exhaust::{exhaust, kept_as_seed};
+use crate::source::{self, Mark, Part, Reader, Record, Source, SourceError};
 use crate::work::{BatchJob, Pool};
 
 /// What the pool under test can do.
@@ -50,6 +51,66 @@ impl Probe {
     /// With a directory for [`ABORTS_ONCE`].
     pub fn new(marks: impl Into<String>) -> Self {
         Self { marks: marks.into() }
+    }
+}
+
+/// Numbers whose readers panic once: where they are asked where they stand, behind the third one.
+#[derive(Debug)]
+pub struct Cracked {
+    numbers: source::Items,
+    whole: Arc<AtomicBool>,
+}
+
+impl Cracked {
+    /// So many.
+    pub fn new(count: i64) -> Self {
+        Self {
+            numbers: source::Items::new("cracked", (0..count).map(Into::into)),
+            whole: Arc::default(),
+        }
+    }
+}
+
+impl Source for Cracked {
+    fn format(&self) -> &'static str {
+        "cracked"
+    }
+
+    fn describe(&self) -> String {
+        "cracked".to_owned()
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        self.numbers.parts()
+    }
+
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        Ok(Box::new(CrackedReader {
+            numbers: self.numbers.open(part, from)?,
+            given: 0,
+            whole: Arc::clone(&self.whole),
+        }))
+    }
+}
+
+struct CrackedReader {
+    numbers: Box<dyn Reader>,
+    given: usize,
+    whole: Arc<AtomicBool>,
+}
+
+impl Reader for CrackedReader {
+    fn next(&mut self) -> Result<Option<Record>, SourceError> {
+        self.given += 1;
+        self.numbers.next()
+    }
+
+    fn mark(&self) -> Mark {
+        assert!(
+            self.given < 3 || self.whole.swap(true, Ordering::Relaxed),
+            "a crack in the reader"
+        );
+        self.numbers.mark()
     }
 }
 

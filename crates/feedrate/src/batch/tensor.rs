@@ -340,9 +340,9 @@ impl Tensor {
             return Err(TensorError::Index { index, len });
         }
         let mut view = self.clone();
-        view.offset += index * self.strides[0] * self.dtype.size();
         view.shape.remove(0);
         view.strides.remove(0);
+        view.skip(index * self.strides[0]);
         Ok(view)
     }
 
@@ -356,11 +356,16 @@ impl Tensor {
             });
         }
         let mut view = self.clone();
-        if len > 0 {
-            view.offset += start * self.strides[0] * self.dtype.size();
-        }
         view.shape[0] = len;
+        view.skip(start * self.strides[0]);
         Ok(view)
+    }
+
+    /// Begins so many elements later: a view without elements has no place, and stays inside of the memory.
+    fn skip(&mut self, elements: usize) {
+        if self.elements() > 0 {
+            self.offset += elements * self.dtype.size();
+        }
     }
 
     /// With two dimensions exchanged.

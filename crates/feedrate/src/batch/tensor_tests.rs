@@ -90,6 +90,13 @@ fn empty_and_scalar() {
         empty.transpose(0, 1).unwrap().to_vec::<f32>().unwrap(),
         Vec::<f32>::new()
     );
+    // Images without boxes: no element of it lies anywhere.
+    let none = Tensor::zeros(DType::F32, &[3, 0, 4]).unwrap();
+    for view in [none.get(2).unwrap(), none.narrow(2, 1).unwrap().get(0).unwrap()] {
+        assert_eq!(view.shape(), [0, 4]);
+        assert_eq!(view.to_vec::<f32>().unwrap(), Vec::<f32>::new());
+        assert_eq!(view, none.get(0).unwrap());
+    }
     let one = Tensor::scalar(2.5_f64).unwrap();
     assert_eq!((one.shape(), one.as_slice::<f64>().unwrap()), (&[][..], &[2.5][..]));
     assert!(one.get(0).is_err());

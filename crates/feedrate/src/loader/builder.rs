@@ -19,6 +19,9 @@ use crate::sampler::Sampler;
 use crate::state::State;
 use crate::work::{Collate, Inline, Team, Threads};
 
+/// Linux has no more than so many processes and threads in all (`PID_MAX_LIMIT`).
+const MOST: usize = 1 << 22;
+
 /// Unused memory that a loader keeps for its next batches.
 const IDLE_BYTES: usize = 64 << 20;
 
@@ -264,6 +267,14 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
             return Err(Error::config(
                 "0 workers were asked for: give at least 1, or call inline()",
             ));
+        }
+        if let Place::Threads(workers) | Place::Processes(workers, _) = self.place
+            && workers.saturating_mul(self.in_flight) > MOST
+        {
+            return Err(Error::config(format!(
+                "{workers} workers with {} samples in flight each were asked for: there can be {MOST} in all",
+                self.in_flight
+            )));
         }
         if self.in_flight == 0 || self.prefetch == Some(0) {
             return Err(Error::config(format!(

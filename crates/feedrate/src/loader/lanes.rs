@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub use work::LaneWork;
 
 use super::plan::{Jobs, Progress};
+use super::resume::COUNT;
 use super::source::{Cut, Samples, Tail, sealed};
 use super::{Builder, DataLoader};
 use crate::batch::{Allocator, Value};
@@ -131,6 +132,17 @@ impl LaneSource {
         let units = self.units.unwrap_or(world);
         if units == 0 || self.rows == Some(0) {
             return Err(Error::config("lanes() needs at least one row and one unit"));
+        }
+        if self
+            .rows
+            .unwrap_or(ROWS)
+            .checked_mul(units)
+            .is_none_or(|lanes| lanes > COUNT)
+        {
+            return Err(Error::config(format!(
+                "lanes({}, {units}): there can be at most {COUNT} lanes",
+                self.rows.unwrap_or(ROWS)
+            )));
         }
         if !units.is_multiple_of(world) {
             let legal: Vec<u64> = (1..=units).filter(|ranks| units.is_multiple_of(*ranks)).collect();
@@ -346,7 +358,7 @@ impl LaneJobs {
                 old: entry.get("old") == Some(&State::Bool(true)),
             };
             let lane = entry.number("lane")?;
-            if lane >= rows * units || stand.since > stand.units {
+            if lane >= rows * units || stand.since > stand.units || stand.units > COUNT {
                 return Err(Error::state(format!(
                     "a lane {lane} with {stand:?}: the state is damaged"
                 )));
@@ -361,11 +373,13 @@ impl LaneJobs {
                  any more. {OWN}"
             )));
         }
-        Ok(Saved {
-            turns: state.number("turns")?,
-            lanes,
-            tail,
-        })
+        let turns = state.number("turns")?;
+        if turns > COUNT {
+            return Err(Error::state(format!(
+                "{turns} turns are more than an epoch has: resume with what `state` gave, unchanged"
+            )));
+        }
+        Ok(Saved { turns, lanes, tail })
     }
 }
 
@@ -384,14 +398,18 @@ pub(super) struct LanePlan {
 
 impl LanePlan {
     pub(super) fn new(jobs: &LaneJobs, progress: &LaneProgress) -> Self {
-        let planned = progress
+        let planned: BTreeMap<u64, u64> = progress
             .stands
             .iter()
             .map(|(lane, stand)| (*lane, stand.units))
             .collect();
+        let rows = jobs.shape.rows;
+        let lanes = (0..rows).flat_map(|row| jobs.shape.row(row));
+        let given = |lane: u64| planned.get(&lane).copied().unwrap_or(0);
         Self {
             shape: jobs.shape,
-            turn: 0,
+            // All before were given.
+            turn: lanes.map(given).min().unwrap_or(0).saturating_mul(rows),
             planned,
             begun: BTreeSet::new(),
             position: 0,

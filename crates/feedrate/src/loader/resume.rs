@@ -10,7 +10,7 @@ use crate::state::State;
 /// Version of the format, under the key `feedrate`.
 const VERSION: u64 = 1;
 /// Nobody has counted further.
-const COUNT: u64 = 1 << 60;
+pub(super) const COUNT: u64 = 1 << 60;
 
 /// Where an epoch is to begin.
 #[derive(Debug, Clone, Default)]

@@ -27,13 +27,18 @@ struct Shared<B> {
     changed: Condvar,
 }
 
-/// Ends the stream of a thread that unwinds, so that its task does not wait for ever.
-struct WakeAtPanic<'a, B>(&'a Shared<B>);
+/// Gives the task of a thread that unwinds an error, so that it does not wait for ever, nor takes it for the end.
+struct TellPanic<'a, B>(&'a Shared<B>);
 
-impl<B> Drop for WakeAtPanic<'_, B> {
+impl<B> Drop for TellPanic<'_, B> {
     fn drop(&mut self) {
-        let before = std::mem::replace(&mut *self.0.lock(), Slot::Over);
-        if let Slot::Wanted(waker) = before {
+        let mut slot = self.0.lock();
+        if let Slot::Wanted(waker) = &*slot {
+            let waker = waker.clone();
+            *slot = Slot::Ready(Err(Error::bug(
+                "the thread of a stream panicked while it waited for a batch (its message is on stderr)",
+            )));
+            drop(slot);
             waker.wake();
         }
     }
@@ -55,9 +60,9 @@ impl<B> Shared<B> {
                 return;
             }
             drop(slot);
-            let waking = WakeAtPanic(self);
+            let telling = TellPanic(self);
             let found = epoch.next();
-            std::mem::forget(waking);
+            std::mem::forget(telling);
             let ended = found.is_none();
             let mut slot = self.lock();
             if matches!(*slot, Slot::Over) {
@@ -276,6 +281,24 @@ mod tests {
             assert_eq!(stream.into_loader().unwrap().epoch(), 1);
         }
         assert!(parked.1.load(Ordering::Relaxed) > 0);
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn a_panic_of_its_thread_is_no_end() {
+        let parked = Arc::new(Parked(thread::current(), AtomicUsize::new(0)));
+        let pipeline = crate::pipeline::Pipeline::source(crate::testing::Cracked::new(100));
+        let loader = DataLoader::pipeline(pipeline)
+            .batch_size(2)
+            .lanes(2, 1)
+            .build()
+            .unwrap();
+        let mut stream = loader.into_stream().unwrap();
+        let error = std::iter::from_fn(|| next(&mut stream, &parked)).find_map(Result::err);
+        let error = error.unwrap_or_else(|| panic!("it ended without a word"));
+        assert!(matches!(&error, Error::Bug { .. }), "{error}");
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(next(&mut stream, &parked).is_none());
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! User functions in a pipeline.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::batch::Value;
-use crate::error::BoxError;
+use crate::error::{BoxError, Panic};
 use crate::random::{Domain, Key, Keyed};
 
 /// What a function may know about the moment in which it runs.
@@ -71,7 +72,7 @@ impl Func {
         Self(Arc::new(function))
     }
 
-    /// A closure that gives another value for each.
+    /// A closure that gives another value for each. A panic in it is the error of its element.
     pub fn map<F>(name: &str, function: F) -> Self
     where
         F: Fn(Value, &Call) -> Result<Value, BoxError> + Send + Sync + 'static,
@@ -114,6 +115,11 @@ struct Mapping<F>(String, F);
 struct Keeping<F>(String, F);
 struct Expanding<F>(String, F);
 
+/// A closure that panics fails for its element, and the step goes on, as a dataset does.
+fn caught<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| Err(Panic::from_payload(&*payload).into()))
+}
+
 impl<F> Function for Mapping<F>
 where
     F: Fn(Value, &Call) -> Result<Value, BoxError> + Send + Sync + 'static,
@@ -123,7 +129,7 @@ where
     }
 
     fn map(&self, value: Value, call: &Call) -> Result<Value, BoxError> {
-        (self.1)(value, call)
+        caught(|| (self.1)(value, call))
     }
 }
 
@@ -136,7 +142,7 @@ where
     }
 
     fn keep(&self, value: Value, call: &Call) -> Result<(Value, bool), BoxError> {
-        let stays = (self.1)(&value, call)?;
+        let stays = caught(|| (self.1)(&value, call))?;
         Ok((value, stays))
     }
 }
@@ -150,6 +156,6 @@ where
     }
 
     fn expand(&self, value: Value, call: &Call) -> Result<Vec<Value>, BoxError> {
-        (self.1)(value, call)
+        caught(|| (self.1)(value, call))
     }
 }

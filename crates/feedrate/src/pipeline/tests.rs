@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::BoxError;
 use crate::batch::{DType, Tensor, Value};
 use crate::source::{Items, Part, Source, SourceError};
 use crate::state::State;
@@ -617,14 +618,52 @@ fn a_failure_ahead_is_told_in_its_place_also_after_a_cut() {
 }
 
 #[test]
+fn a_closure_that_panics_fails_for_its_element_alone() {
+    let three = |value: &Value| assert!(x_of(value) != 3, "at three");
+    let map = numbers(&[9], true).map("panics", move |value, _| {
+        three(&value);
+        Ok(value)
+    });
+    let keep = numbers(&[9], true).keep("panics", move |value, _| {
+        three(value);
+        Ok(true)
+    });
+    let expand = numbers(&[9], true).expand("panics", move |value, _| {
+        three(&value);
+        Ok(vec![value])
+    });
+    for pipeline in [&map, &keep, &expand] {
+        for pipeline in [pipeline, &pipeline.prefetch(2).unwrap()] {
+            let found: Vec<_> = pipeline.iter().unwrap().collect();
+            let told: Vec<_> = found
+                .iter()
+                .map(|found| found.as_ref().map(x_of).map_err(ToString::to_string))
+                .collect();
+            assert_eq!(told.len(), 9, "{told:?}");
+            let error = told[3].as_ref().unwrap_err();
+            assert!(error.contains("record 3: at three"), "{error}");
+            assert_eq!(told.iter().flatten().count(), 8);
+        }
+    }
+}
+
+struct Panics;
+
+impl Function for Panics {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn map(&self, value: Value, _: &Call) -> Result<Value, BoxError> {
+        assert!(x_of(&value) != 3, "at three");
+        Ok(value)
+    }
+}
+
+#[test]
 fn a_panic_ahead_is_an_error_and_dropping_ends_the_thread() {
-    let pipeline = numbers(&[9], true)
-        .map("panics", |value, _| {
-            assert!(x_of(&value) != 3, "at three");
-            Ok(value)
-        })
-        .prefetch(2)
-        .unwrap();
+    // Not a closure of the user's, but the code of another language's binding.
+    let pipeline = numbers(&[9], true).map_with(Func::new(Panics)).prefetch(2).unwrap();
     let found: Vec<_> = pipeline.iter().unwrap().collect();
     assert_eq!(found.len(), 4);
     let message = found[3].as_ref().unwrap_err().to_string();

@@ -376,7 +376,9 @@ impl<W: Work> Shared<W> {
     /// Does a task of a lane and reports it. Only then another thread may take the lane's next task, so that what a lane gives is
     /// reported in order.
     fn lane(&self, worker: usize, task: &Task<W::Job>, mut lane: Option<W::Lane>, events: &Sender<Message<W::Output>>) {
+        let free = FreeLane(self, worker);
         let output = self.work.finish(self.infos[worker], task, Vec::new(), &mut lane);
+        std::mem::forget(free);
         send(events, Event::of(worker, task, output));
         let mut state = self.lock();
         state.lanes[worker].busy = false;
@@ -391,17 +393,26 @@ impl<W: Work> Shared<W> {
     }
 }
 
+/// Has the lane of a task that unwinds taken up anew by the next one.
+struct FreeLane<'a, W: Work>(&'a Shared<W>, usize);
+
+impl<W: Work> Drop for FreeLane<'_, W> {
+    fn drop(&mut self) {
+        self.0.lock().lanes[self.1].busy = false;
+    }
+}
+
 fn send<O>(events: &Sender<Message<O>>, event: Event<O>) {
     // The receiver is gone only while the pool is dropped, which also sets `stop`.
     let _ = events.send(Message::Event(event));
 }
 
-/// A thread's life.
+/// A thread's life. What unwinds ends the epoch, and not the thread: the next epoch has need of it.
 fn run<W: Work>(shared: &Shared<W>, events: &Sender<Message<W::Output>>) {
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        loop {
+    loop {
+        let result = catch_unwind(AssertUnwindSafe(|| {
             match shared.step() {
-                Step::Stop => return,
+                Step::Stop => return false,
                 Step::Lane(worker, task, lane) => shared.lane(worker, &task, lane, events),
                 Step::Parts(flight, piece) => {
                     if let Some(event) = shared.parts(&flight, piece) {
@@ -409,9 +420,12 @@ fn run<W: Work>(shared: &Shared<W>, events: &Sender<Message<W::Output>>) {
                     }
                 }
             }
+            true
+        }));
+        match result {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(payload) => drop(events.send(Message::Broken(Panic::from_payload(&*payload)))),
         }
-    }));
-    if let Err(payload) = result {
-        let _ = events.send(Message::Broken(Panic::from_payload(&*payload)));
     }
 }

@@ -328,6 +328,80 @@ fn a_collation_that_panics_ends_no_more_than_its_batch() {
 }
 
 #[test]
+fn a_function_that_panics_costs_no_more_than_its_batch() {
+    for threads in [0, 2] {
+        let pipeline = numbers("n", 800).map("panics", |value, _| {
+            assert!(int(&value) != 5, "not this one");
+            Ok(value)
+        });
+        let mut loader = build(&pipeline, PLAIN, threads, None);
+        let found: Vec<_> = loader.iter().unwrap().collect();
+        let errors: Vec<_> = found.iter().filter_map(|batch| batch.as_ref().err()).collect();
+        let [error] = errors[..] else { panic!("{errors:?}") };
+        assert!(error.is_data() && error.may_continue(), "{error}");
+        assert!(error.to_string().contains("with a panic"), "{error}");
+        let mut given: Vec<_> = found.iter().flatten().flatten().map(int).collect();
+        given.sort_unstable();
+        assert!(given.len() >= 796, "{}", given.len());
+    }
+}
+
+#[test]
+fn an_epoch_behind_a_panic_of_a_reader_is_whole() {
+    for threads in [1, 2, 3] {
+        let pipeline = Pipeline::source(feedrate::testing::Cracked::new(100));
+        let mut loader = DataLoader::pipeline(pipeline)
+            .batch_size(2)
+            .lanes(4, 1)
+            .threads(threads)
+            .build()
+            .unwrap();
+        let told: Vec<_> = loader.iter().unwrap().filter_map(Result::err).collect();
+        let [error] = &told[..] else { panic!("{told:?}") };
+        assert!(error.to_string().contains("a crack in the reader"), "{error}");
+        // Every lane has its thread.
+        for _ in 0..2 {
+            let mut given: Vec<_> = loader.iter().unwrap().flat_map(ints).collect();
+            given.sort_unstable();
+            assert_eq!(given, (0..100).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn numbers_beyond_reason_are_refused() {
+    for (rows, units) in [(1 << 63, 2), (1 << 40, 1 << 30)] {
+        let built = DataLoader::pipeline(numbers("n", 8))
+            .batch_size(units)
+            .lanes(rows, units)
+            .build();
+        assert!(built.unwrap_err().is_config());
+    }
+    assert!(
+        DataLoader::pipeline(numbers("n", 8))
+            .threads(usize::MAX)
+            .build()
+            .is_err_and(|error| error.is_config())
+    );
+    // A state that was damaged.
+    let mut loader = build(&numbers("n", 80), PLAIN, 0, None);
+    let mut begun = loader.iter().unwrap();
+    begun.next();
+    let state = begun.state().unwrap().to_string();
+    let damaged: State = state
+        .replace("\"turns\": 1", "\"turns\": 4611686018427387904")
+        .parse()
+        .unwrap();
+    assert_ne!(damaged.to_string(), state);
+    let refused = DataLoader::pipeline(numbers("n", 80))
+        .batch_size(4)
+        .resume(damaged)
+        .build()
+        .and_then(|mut loader| loader.iter().map(drop));
+    assert!(refused.unwrap_err().is_state());
+}
+
+#[test]
 fn asking_without_waiting_sees_every_batch() {
     let pipeline = numbers("n", 50).keep("few", |value, _| Ok(int(value) % 5 == 0));
     let wanted = epoch(&mut build(&pipeline, PLAIN, 0, None));

@@ -19,6 +19,56 @@ fn worker() {
             Err::<Builder<feedrate::loader::MapSource<testing::Probe>, Vec<i64>>, _>("no data here".into())
         })
         .run();
+    if let Some(path) = std::env::var_os(RETURNED) {
+        std::fs::write(path, "this process is no worker").unwrap();
+    }
+}
+
+/// For the test of orphans: a file that tells that one of them went on with its program.
+const RETURNED: &str = "FEEDRATE_TEST_RETURNED";
+
+/// Runs one of these tests in a process of its own; a shell's `before` comes first. Its output ends when all that it has started have.
+fn alone(test: &str, before: &str, env: Option<(&str, &str)>) -> std::process::Output {
+    std::process::Command::new("sh")
+        .arg("-c")
+        .arg(format!("{before} exec \"$0\" \"$@\""))
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "-q"])
+        .envs(env)
+        .output()
+        .unwrap()
+}
+
+/// In a process of its own: ends while its workers are starting.
+#[test]
+fn leaves_at_once() {
+    if std::env::var_os(RETURNED).is_some() {
+        let mut loader = loader(vec![vec![1]], 4, "").build().unwrap();
+        let _epoch = loader.iter().unwrap();
+        feedrate_shm::exit_now(7);
+    }
+}
+
+#[test]
+fn a_worker_whose_parent_is_gone_does_not_go_on_with_the_program() {
+    let scratch = Scratch::new("orphans");
+    let told = scratch.0.join("told");
+    for _ in 0..10 {
+        let output = alone(
+            "processes::leaves_at_once",
+            "",
+            Some((RETURNED, told.to_str().unwrap())),
+        );
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        assert!(!told.exists());
+    }
+}
+
+#[test]
+fn deaths_are_noticed_where_sigchld_is_ignored() {
+    let output = alone("processes::killed_from_outside", "trap '' CHLD;", None);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
 }
 
 fn launch(recipe: &str) -> Launch {

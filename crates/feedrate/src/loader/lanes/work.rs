@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::batch::Value;
 use crate::dataset::WorkerInfo;
-use crate::error::{BoxError, Error};
+use crate::error::{BoxError, Error, Panic};
 use crate::pipeline::{Failure, Lane, Opening, Pipeline};
 use crate::plan::Task;
 use crate::state::State;
@@ -44,10 +44,10 @@ impl Open {
                 Ok(Some(sample)) => self.waiting.push(sample.value),
                 Ok(None) => self.over = true,
                 Err((panic, error)) => {
-                    let goes_on = error
-                        .downcast_ref::<Failure>()
-                        .is_some_and(|failure| failure.may_continue);
-                    self.over = panic || !goes_on;
+                    let failure = error.downcast_ref::<Failure>();
+                    self.over = panic || failure.is_none_or(|failure| !failure.may_continue);
+                    let source = failure.and_then(std::error::Error::source);
+                    let panic = panic || source.is_some_and(<dyn std::error::Error>::is::<Panic>);
                     return Err((panic, error));
                 }
             }

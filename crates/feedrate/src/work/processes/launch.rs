@@ -1,6 +1,8 @@
 //! How a worker process is started.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use feedrate_shm::Channel;
@@ -61,18 +63,24 @@ impl Launch {
     /// Starts a process with the other end of the channel as its standard input: the one descriptor that can be handed over without
     /// making it inheritable for every child that other threads may be starting.
     pub(super) fn start(&self, channel: Channel) -> Result<Child, Error> {
-        let program = match &self.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe()
-                .map_err(|error| Error::system("finding the program that runs", error))?
-                .into_os_string(),
+        let (program, name) = if let Some(program) = &self.program {
+            (program.as_os_str(), program.clone())
+        } else {
+            // The file itself: its name may be another one's by now, or nobody's.
+            let name = std::env::current_exe();
+            let name = name.map_err(|error| Error::system("finding the program that runs", error))?;
+            (OsStr::new("/proc/self/exe"), name.into_os_string())
         };
-        Command::new(&program)
+        let socket = std::fs::File::from(channel.into_fd());
+        let made = socket.metadata();
+        let made = made.map_err(|error| Error::system("looking at a worker's channel", error))?;
+        Command::new(program)
+            .arg0(&name)
             .args(&self.args)
             .envs(self.envs.iter().map(|(name, value)| (name, value)))
-            .env(MARK, std::process::id().to_string())
-            .stdin(Stdio::from(channel.into_fd()))
+            .env(MARK, format!("{} {}", std::process::id(), made.ino()))
+            .stdin(Stdio::from(socket))
             .spawn()
-            .map_err(|error| Error::system(format!("starting {} as a worker", program.display()), error))
+            .map_err(|error| Error::system(format!("starting {} as a worker", name.display()), error))
     }
 }

@@ -38,5 +38,6 @@ pub use launch::Launch;
 pub use pool::Processes;
 pub use serve::Workers;
 
-/// Set for worker processes: the process id of the parent. A worker's own children have another parent, and are no workers.
+/// Set for worker processes: the process id of the parent, and the inode of the socket that is their standard input. A worker's own
+/// children have another standard input, and are no workers.
 const MARK: &str = "FEEDRATE_WORKER_OF";

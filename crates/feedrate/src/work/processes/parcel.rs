@@ -33,11 +33,6 @@ impl Parcel {
         })
     }
 
-    /// A message with a descriptor of its own.
-    pub(super) fn with_fd(bytes: Vec<u8>, fd: OwnedFd) -> Self {
-        Self { bytes, fd: Some(fd) }
-    }
-
     pub(super) fn try_send(&self, channel: &Channel) -> Result<(), SendError> {
         channel.try_send(&self.bytes, self.fd.as_ref().map(|fd| fd.as_fd()))
     }
@@ -61,26 +56,41 @@ pub(super) fn open<T>(
 
 /// Sends what the parent must know of the arena, then the message.
 pub(super) fn report(channel: &Channel, arena: &Arc<Arena>, report: Report) -> Result<(), Stop> {
-    let message = report.encode(arena)?;
-    announce(channel, arena)?;
-    post(channel, &Parcel::new(message)?)
+    let (message, tokens) = report.encode(arena)?;
+    let sent = announce(channel, arena).and_then(|()| post(channel, &Parcel::new(message)?));
+    if sent.is_err() {
+        // Nobody will read it.
+        for token in &tokens {
+            arena.unsend(token);
+        }
+    }
+    sent
 }
 
 /// Sends what the parent must know of the arena.
 pub(super) fn announce(channel: &Channel, arena: &Arc<Arena>) -> Result<(), Stop> {
-    for announcement in arena.take_announcements() {
-        let parcel = match announcement {
-            Announce::New { id, len, fd } => Parcel::with_fd(Report::Segment { id, len }.encode(arena)?, fd),
-            Announce::Gone { id } => Parcel::new(Report::Gone { id }.encode(arena)?)?,
+    let mut news = arena.take_announcements().into_iter();
+    while let Some(announcement) = news.next() {
+        let (report, fd) = match &announcement {
+            Announce::New { id, len, fd } => (Report::Segment { id: *id, len: *len }, Some(fd.as_fd())),
+            Announce::Gone { id } => (Report::Gone { id: *id }, None),
         };
-        post(channel, &parcel)?;
+        let (bytes, _) = report.encode(arena)?;
+        if let Err(error) = channel.send(&bytes, fd) {
+            arena.return_announcements(std::iter::once(announcement).chain(news).collect());
+            return Err(stop(error));
+        }
     }
     Ok(())
 }
 
 fn post(channel: &Channel, parcel: &Parcel) -> Result<(), Stop> {
-    parcel.send(channel).map_err(|error| match error {
+    parcel.send(channel).map_err(stop)
+}
+
+fn stop(error: SendError) -> Stop {
+    match error {
         SendError::Closed => Stop::Gone,
         error => Error::system("reporting to the parent", error).into(),
-    })
+    }
 }

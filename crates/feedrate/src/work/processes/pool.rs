@@ -178,7 +178,7 @@ impl<B: Transfer> Processes<B> {
             state = member.read(worker, events)?;
         }
         if process.any() || matches!(state, Channels::Closed) {
-            let death = member.bury()?;
+            let death = member.bury();
             self.members[worker] = None;
             events.push(Event::Died { worker, death });
         }
@@ -278,22 +278,20 @@ impl Member {
     }
 
     /// Ends the process, if it has not ended, and says how it did.
-    fn bury(&mut self) -> Result<Death, Error> {
+    fn bury(&mut self) -> Death {
         if !self.pidfd.is_dead() {
             // It closed its channel: it may be on its way out. If not, it is of no use any more.
             self.pidfd.wait(Some(GRACE));
             let _ = self.child.kill();
         }
-        let status = self
-            .child
-            .wait()
-            .map_err(|error| Error::system("waiting for a dead worker", error))?;
-        Ok(Death {
+        // Where the program ignores SIGCHLD, or somebody else waits for its children, how it ended is not known.
+        let status = self.child.wait().ok();
+        Death {
             pid: Some(self.child.id()),
-            exit_code: status.code(),
-            signal: status.signal(),
+            exit_code: status.and_then(|status| status.code()),
+            signal: status.and_then(|status| status.signal()),
             ready: self.ready,
-        })
+        }
     }
 }
 

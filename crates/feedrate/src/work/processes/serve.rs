@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,9 +62,10 @@ impl Workers {
     /// In a worker process: serves, and never returns. Otherwise: returns at once. To be called first in `main`, before there are
     /// other threads. The worker's standard input is `/dev/null`.
     pub fn run(self) {
-        let parent = std::os::unix::process::parent_id().to_string();
-        if std::env::var_os(MARK).is_none_or(|mark| mark != *parent) {
-            return;
+        let Some(parent) = parent() else { return };
+        if std::os::unix::process::parent_id() != parent {
+            // It has died, and this must not become a second one of it.
+            exit_now(1);
         }
         let code = match self.serve() {
             Ok(()) | Err(Stop::Gone) => 0,
@@ -77,7 +80,11 @@ impl Workers {
 
     fn serve(self) -> Result<(), Stop> {
         let lost = |error: feedrate_shm::Error| Error::system("watching the parent", error);
-        watch_parent(PidFd::parent().map_err(lost)?, || exit_now(1)).map_err(lost)?;
+        let watched = PidFd::parent().map_err(lost)?;
+        if parent() != Some(std::os::unix::process::parent_id()) {
+            exit_now(1);
+        }
+        watch_parent(watched, || exit_now(1)).map_err(lost)?;
         let channel = channel()?;
         let Some(Order::Hello(hello)) = receive(&channel, true)? else {
             return Err(Error::bug("a worker was not told what to do").into());
@@ -94,6 +101,16 @@ impl Workers {
             None => refuse(&channel, unknown),
         }
     }
+}
+
+/// In a worker process, the process that started it.
+fn parent() -> Option<u32> {
+    let mark = std::env::var(MARK).ok()?;
+    let (parent, socket) = mark.split_once(' ')?;
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
+    let input = std::fs::File::from(stdin).metadata().ok()?;
+    let given = input.file_type().is_socket() && input.ino().to_string() == socket;
+    given.then(|| parent.parse().ok())?
 }
 
 /// Why a worker ends.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use feedrate_shm::{Arena, View};
+use feedrate_shm::{Arena, Token, View};
 
 use super::codec::{Reader, Writer, damaged, decode_error, decode_value, encode_error, encode_value};
 use crate::batch::Value;
@@ -129,8 +129,9 @@ fn encode_task(out: &mut Writer, epoch: u64, position: u64, job: &BatchJob) {
 }
 
 impl Report {
-    /// Consumes the batch: its tensors are committed in the arena, copied into it where they lie elsewhere.
-    pub(super) fn encode(self, arena: &Arc<Arena>) -> Result<Vec<u8>, Error> {
+    /// Consumes the batch: its tensors are committed in the arena, copied into it where they lie elsewhere. Gives the message, and the
+    /// tokens in it, to be taken back if it is not sent.
+    pub(super) fn encode(self, arena: &Arc<Arena>) -> Result<(Vec<u8>, Vec<Token>), Error> {
         let mut out = Writer::default();
         match self {
             Self::Ready => {
@@ -174,7 +175,7 @@ impl Report {
                 out.u8(8).bytes(text.as_bytes());
             }
         }
-        Ok(out.bytes)
+        Ok((out.bytes, out.tokens))
     }
 
     pub(super) fn decode(bytes: &[u8], view: &Arc<View>) -> Result<Self, BoxError> {

@@ -160,7 +160,8 @@ fn orders_and_errors_come_back() {
             output: Err(error),
         }
         .encode(&arena)
-        .unwrap();
+        .unwrap()
+        .0;
         let Report::Done { output: Err(back), .. } = Report::decode(&bytes, &view).unwrap() else {
             panic!("not an error");
         };
@@ -178,7 +179,8 @@ fn damaged_messages_are_errors() {
         output: Ok(batch(1)),
     }
     .encode(&arena)
-    .unwrap();
+    .unwrap()
+    .0;
     for cut in 0..whole.len() {
         assert!(Report::decode(&whole[..cut], &view).is_err(), "cut at {cut}");
     }
