@@ -273,7 +273,7 @@ def test_samples_that_cannot_be_stacked(workers: int, second: Any) -> None:
     batch = [torch.ones(2), second()]
     found = []
     for loader in (Stock, DataLoader):
-        with pytest.raises(Exception) as error:  # noqa: PT011
+        with pytest.raises(Exception) as error:
             next(iter(loader(batch, batch_size=2, num_workers=workers)))
         found.append(error)
     last = str(found[0].value).strip().splitlines()[-1]
