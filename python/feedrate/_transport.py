@@ -59,7 +59,7 @@ class Encoder:
                     return encoder._reduce_array(obj)
                 if kind is storage_type:
                     # Of a tensor that torch reduces itself: a subclass, a parameter, a type that DLPack does not have, ...
-                    if obj.data_ptr() in encoder._left or (memory := whole(obj)) is None:
+                    if (encoder._left and obj.data_ptr() in encoder._left) or (memory := whole(obj)) is None:
                         return NotImplemented
                     encoder._tensors.append(memory)
                     return storage, (len(encoder._tensors) - 1,)
