@@ -123,9 +123,13 @@ impl Channel {
     pub fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), SendError> {
         loop {
             match self.try_send(bytes, fd) {
-                Err(SendError::WouldBlock) => self.wait(PollFlags::OUT, None).map_err(SendError::Io)?,
-                // Nothing tells when the peer has taken some in, but that it has gone.
-                Err(SendError::FdLimit) => self.wait(PollFlags::empty(), Some(CROWDED)).map_err(SendError::Io)?,
+                Err(SendError::WouldBlock) => drop(self.wait(PollFlags::OUT, None).map_err(SendError::Io)?),
+                // Nothing tells when the peer has taken some in, only that it has gone: the limit may be held by others then.
+                Err(SendError::FdLimit) => {
+                    if self.wait(PollFlags::empty(), Some(CROWDED)).map_err(SendError::Io)? {
+                        return Err(SendError::Closed);
+                    }
+                }
                 done => return done,
             }
         }
@@ -203,15 +207,17 @@ impl Channel {
     pub fn recv(&self, buf: &mut [u8; Self::MAX]) -> Result<Received, RecvError> {
         loop {
             match self.try_recv(buf) {
-                Err(RecvError::WouldBlock) => self.wait(PollFlags::IN, None).map_err(RecvError::Io)?,
+                Err(RecvError::WouldBlock) => drop(self.wait(PollFlags::IN, None).map_err(RecvError::Io)?),
                 done => return done,
             }
         }
     }
 
-    fn wait(&self, what: PollFlags, most: Option<&Timespec>) -> io::Result<()> {
+    /// Whether something has come of it: what was waited for, or the end of the peer.
+    fn wait(&self, what: PollFlags, most: Option<&Timespec>) -> io::Result<bool> {
         match rustix::event::poll(&mut [PollFd::new(&self.fd, what)], most) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }
