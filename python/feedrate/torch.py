@@ -191,6 +191,9 @@ class _ArenaCollateArrays:
     """``collate_numpy_array_fn`` that copies arrays of one type and shape straight into memory from an arena, with no tensor made
     for each."""
 
+    # Whether torch had the occasion to say, once in each process, that it was given an array that cannot be written to.
+    _said_read_only = False
+
     def __init__(self, tensors: _ArenaCollate) -> None:
         self._tensors = tensors
 
@@ -212,11 +215,19 @@ class _ArenaCollateArrays:
         np.concatenate(batch, out=out.numpy().reshape(-1, *shape[1:]))
         return out
 
-    @staticmethod
-    def _plain(array: np.ndarray[Any, Any]) -> bool:
-        """Torch warns of an array that cannot be written to, and refuses some strides."""
+    @classmethod
+    def _plain(cls, array: np.ndarray[Any, Any]) -> bool:
+        """Torch refuses some strides, and warns of the first array that cannot be written to (those of Pillow cannot)."""
         flags = array.flags
-        return flags.forc and flags.writeable
+        if not flags.forc:
+            return False
+        if flags.writeable:
+            return True
+        if not cls._said_read_only:
+            # This batch is torch's, with its words from where it says them.
+            cls._said_read_only = True
+            return False
+        return not torch.is_warn_always_enabled()
 
 
 class TorchFramework(Framework):

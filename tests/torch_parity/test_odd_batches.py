@@ -18,6 +18,7 @@ from torch.utils.data import default_collate
 
 import feedrate
 from feedrate.torch import DataLoader
+from helpers.procs import script
 
 Stock: Any = torch.utils.data.DataLoader
 POOLS: list[dict[str, Any]] = [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "workers": "thread"}]
@@ -337,3 +338,46 @@ def test_loops_of_the_plain_loader_that_are_compiled() -> None:
     for loader in (feedrate.DataLoader(range(9), batch_size=3), feedrate.DataLoader(pipeline, batch_size=3), pipeline):
         torch._dynamo.reset()
         assert torch.compile(epoch, backend="eager")(loader) == 36
+
+
+def read_only(index: int) -> Any:
+    array = np.full((256, 64, 64), index, np.float64)
+    array.flags.writeable = False
+    return array
+
+
+READ_ONLY = """
+import sys, torch, torch.utils.data, feedrate.torch
+from torch_parity.test_odd_batches import Made, read_only
+
+kind, workers, always = sys.argv[1:]
+torch.set_warn_always(always == "always")
+real = torch.as_tensor
+
+def counted(*args):
+    print("as_tensor", file=sys.stderr)
+    return real(*args)
+
+torch.as_tensor = counted
+module = torch.utils.data if kind == "stock" else feedrate.torch
+loader = module.DataLoader(Made(read_only, 8), batch_size=2, num_workers=int(workers), multiprocessing_context="fork" if int(workers) else None)
+for at, batch in enumerate(loader):
+    assert batch.shape == (2, 256, 64, 64)
+    assert batch.mean((1, 2, 3)).tolist() == [2 * at, 2 * at + 1]
+"""
+
+
+@pytest.mark.parametrize("always", ["once", "always"])
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_arrays_that_cannot_be_written_to(workers: str, always: str) -> None:
+    said = {}
+    for kind in ("stock", "ours"):
+        run = script(READ_ONLY, kind, workers, always)
+        assert run.returncode == 0, run.stderr
+        said[kind] = run.stderr
+    warnings = [text.count("UserWarning: The given NumPy array is not writable") for text in said.values()]
+    # Python itself shows a warning of one place once.
+    assert warnings == [1, 1], said
+    # Torch's way is for what torch says something to.
+    assert said["stock"].count("as_tensor\n") == 8
+    assert said["ours"].count("as_tensor\n") == (2 if always == "once" else 8)
