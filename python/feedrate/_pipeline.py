@@ -614,14 +614,12 @@ class Elements:
     def __next__(self) -> Any:
         while True:
             try:
-                found = self._lane.take(1)
+                return next(self._lane)
+            except StopIteration:
+                raise
             except Exception as error:
                 if not self._skipper.skips(error):
                     raise
-                continue
-            if not found:
-                raise StopIteration
-            return found[0]
 
     @property
     def mixed(self) -> list[Mix]:

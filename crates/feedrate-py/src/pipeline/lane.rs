@@ -44,6 +44,25 @@ impl Lane {
     }
 }
 
+impl Inner {
+    /// Has `count` elements wait, or fewer at the end.
+    fn read(&mut self, py: Python<'_>, count: usize) -> PyResult<()> {
+        let found = compute(py, |go_on| {
+            asking(quiet, || {
+                while !self.over && self.waiting.len() < count && go_on() {
+                    match self.lane.next() {
+                        Ok(Some(sample)) => self.waiting.push(sample),
+                        Ok(None) => self.over = true,
+                        Err(failure) => return Err(failure),
+                    }
+                }
+                Ok(())
+            })
+        })?;
+        found.map_err(|failure| raise(py, failure))
+    }
+}
+
 #[pymethods]
 impl Lane {
     /// Up to `count` further elements as a list; fewer at the end. Raises what a step raised: elements that were there before it come
@@ -51,19 +70,7 @@ impl Lane {
     fn take<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PyList>> {
         let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *guard;
-        let found = compute(py, |go_on| {
-            asking(quiet, || {
-                while !inner.over && inner.waiting.len() < count && go_on() {
-                    match inner.lane.next() {
-                        Ok(Some(sample)) => inner.waiting.push(sample),
-                        Ok(None) => inner.over = true,
-                        Err(failure) => return Err(failure),
-                    }
-                }
-                Ok(())
-            })
-        })?;
-        found.map_err(|failure| raise(py, failure))?;
+        inner.read(py, count)?;
         let ready = inner.waiting.len().min(count);
         let values = inner.waiting.drain(..ready).map(|sample| sample.value);
         inner.maker.list(py, values, self.arrays)
@@ -71,7 +78,14 @@ impl Lane {
 
     /// The next element. Raises `StopIteration` at the end.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.take(py, 1)?.iter().next().map_or(Ok(None), |item| Ok(Some(item)))
+        let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let inner = &mut *guard;
+        inner.read(py, 1)?;
+        if inner.waiting.is_empty() {
+            return Ok(None);
+        }
+        let value = inner.waiting.remove(0).value;
+        inner.maker.one(py, value, self.arrays).map(Some)
     }
 
     fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {

@@ -254,6 +254,12 @@ impl Maker {
         filled.map(|()| list)
     }
 
+    /// One element.
+    pub(crate) fn one<'py>(&mut self, py: Python<'py>, value: Value, arrays: Arrays) -> PyResult<Bound<'py, PyAny>> {
+        self.later = false;
+        made(py, value, arrays, &mut Some(self))
+    }
+
     /// The name of a field: most often that of the same place in the element before.
     fn name<'py>(&mut self, py: Python<'py>, at: usize, name: &str) -> Bound<'py, PyString> {
         let there = self.names.get(at).filter(|(known, _)| known == name);
@@ -300,7 +306,11 @@ fn made<'py>(
         Value::Str(text) => PyString::new(py, &text).into_any(),
         Value::Bytes(bytes) => match maker {
             Some(maker) if maker.later && bytes.len() >= LONG => maker.bytes(py, bytes)?,
-            _ => PyBytes::new(py, &bytes).into_any(),
+            _ => {
+                let object = PyBytes::new(py, &bytes).into_any();
+                give_back(bytes);
+                object
+            }
         },
         Value::List(items) => {
             let list = PyList::empty(py);
