@@ -256,38 +256,25 @@ impl WorkerEnd {
 
     /// Announces what the arena has mapped and given up, then sends. False when the other side has gone.
     fn send(&self, py: Python<'_>, bytes: &[u8]) -> PyResult<bool> {
-        let mut news = self.arena.take_announcements().into_iter();
-        while let Some(announce) = news.next() {
-            let sent = match &announce {
-                Announce::New { id, len, fd } => {
-                    let header = Header::new(Kind::Segment, u64::from(*id), *len as u64);
-                    self.send_one(py, &header.bytes(), Some(fd))
-                }
-                Announce::Gone { id } => self.send_one(py, &Header::new(Kind::Gone, u64::from(*id), 0).bytes(), None),
-            };
-            match sent {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => {
-                    self.arena
-                        .return_announcements(std::iter::once(announce).chain(news).collect());
-                    return Err(error);
-                }
+        let announced = self.arena.announce(|announce| match announce {
+            Announce::New { id, len, fd } => {
+                let header = Header::new(Kind::Segment, u64::from(*id), *len as u64);
+                self.send_one(py, &header.bytes(), Some(fd))
             }
-        }
-        self.send_one(py, bytes, None)
-    }
-
-    fn send_one(&self, py: Python<'_>, bytes: &[u8], fd: Option<&OwnedFd>) -> PyResult<bool> {
-        let fd = fd.map(AsFd::as_fd);
-        let mut result = self.channel.try_send(bytes, fd);
-        if matches!(result, Err(SendError::WouldBlock)) {
-            result = py.detach(|| self.channel.send(bytes, fd));
-        }
-        match result {
+            Announce::Gone { id } => self.send_one(py, &Header::new(Kind::Gone, u64::from(*id), 0).bytes(), None),
+        });
+        match announced.and_then(|()| self.send_one(py, bytes, None)) {
             Ok(()) => Ok(true),
             Err(SendError::Closed) => Ok(false),
             Err(error) => Err(PyOSError::new_err(error.to_string())),
+        }
+    }
+
+    fn send_one(&self, py: Python<'_>, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), SendError> {
+        let fd = fd.map(AsFd::as_fd);
+        match self.channel.try_send(bytes, fd) {
+            Err(SendError::WouldBlock) => py.detach(|| self.channel.send(bytes, fd)),
+            sent => sent,
         }
     }
 }

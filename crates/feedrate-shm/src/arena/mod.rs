@@ -232,11 +232,21 @@ impl Arena {
         std::mem::take(&mut inner.pending)
     }
 
-    /// Takes back announcements, the rest of those that were taken last: they could not be sent, and come first the next time.
-    pub fn return_announcements(&self, rest: Vec<Announce>) {
-        if self.stamp.same_process().is_ok() {
-            self.lock().pending.splice(0..0, rest);
+    /// Sends what the reader must be told before any token that was sent until now, one by one and in order; for each message, like
+    /// [`take_announcements`](Arena::take_announcements). What cannot be sent, and what comes behind it, comes first the next time.
+    ///
+    /// # Errors
+    ///
+    /// The first one of `send`.
+    pub fn announce<E>(&self, mut send: impl FnMut(&Announce) -> Result<(), E>) -> Result<(), E> {
+        let mut news = self.take_announcements().into_iter();
+        while let Some(announce) = news.next() {
+            if let Err(error) = send(&announce) {
+                self.lock().pending.splice(0..0, std::iter::once(announce).chain(news));
+                return Err(error);
+            }
         }
+        Ok(())
     }
 
     /// Takes in what was let go of and gives back the free memory that exceeds the bound, longest unused first. For a worker

@@ -230,3 +230,28 @@ fn foreign_places_and_tokens_are_refused_by_the_arena() {
         "its segment is gone"
     );
 }
+
+#[test]
+fn announcements_that_cannot_be_sent_come_again() {
+    let arena = arena();
+    // Slots too large for one segment.
+    let _slots: Vec<_> = (0..3).map(|_| arena.reserve(64 << 20).unwrap()).collect();
+    let mut sent = Vec::new();
+    for room in 0..4 {
+        let mut left = room;
+        let result = arena.announce(|announce| {
+            let Announce::New { id, .. } = announce else {
+                panic!("{announce:?}")
+            };
+            if left == 0 {
+                return Err(*id);
+            }
+            left -= 1;
+            sent.push(*id);
+            Ok(())
+        });
+        // The first call sends nothing, the second one, the third the other two.
+        assert_eq!(result.err(), [Some(1), Some(2), None, None][room], "{sent:?}");
+    }
+    assert_eq!(sent, [1, 2, 3]);
+}

@@ -69,19 +69,14 @@ pub(super) fn report(channel: &Channel, arena: &Arc<Arena>, report: Report) -> R
 
 /// Sends what the parent must know of the arena.
 pub(super) fn announce(channel: &Channel, arena: &Arc<Arena>) -> Result<(), Stop> {
-    let mut news = arena.take_announcements().into_iter();
-    while let Some(announcement) = news.next() {
-        let (report, fd) = match &announcement {
+    arena.announce(|announcement| {
+        let (report, fd) = match announcement {
             Announce::New { id, len, fd } => (Report::Segment { id: *id, len: *len }, Some(fd.as_fd())),
             Announce::Gone { id } => (Report::Gone { id: *id }, None),
         };
         let (bytes, _) = report.encode(arena)?;
-        if let Err(error) = channel.send(&bytes, fd) {
-            arena.return_announcements(std::iter::once(announcement).chain(news).collect());
-            return Err(stop(error));
-        }
-    }
-    Ok(())
+        channel.send(&bytes, fd).map_err(stop)
+    })
 }
 
 fn post(channel: &Channel, parcel: &Parcel) -> Result<(), Stop> {
