@@ -1,7 +1,7 @@
 //! Elements kept for later epochs, in memory or in files.
 //!
-//! A file holds entries one after the other: the length of a place and of a value, the CRC-32C of both, the place, the value. Each
-//! process appends to a file of its own and reads those of all; an entry that is cut off or damaged is as good as none.
+//! A file holds entries one after the other: the length of a place and of a value, the CRC-32C of both, the place, the value, which has a
+//! byte more where it is a collated batch. Each process appends to a file of its own and reads those of all; an entry that is cut off or damaged is as good as none.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::owned::Owned;
-use super::sample::Place;
+use super::sample::{Place, Sample};
 use super::spec::fnv;
 use crate::batch::{Value, encode};
 use crate::error::BoxError;
@@ -34,7 +34,7 @@ pub struct Cache {
 struct Inner {
     bytes: u64,
     /// By the fingerprint of what comes before, under which seed.
-    memory: HashMap<u64, HashMap<Place, Value>>,
+    memory: HashMap<u64, HashMap<Place, Sample>>,
     files: HashMap<u64, Files>,
 }
 
@@ -63,6 +63,8 @@ struct Known {
 
 /// Files of a definition that are open at a time, besides the one that is appended to: each process of each run leaves one.
 const OPEN: usize = 32;
+/// Behind a value: it is a batch that `collate` has made.
+const COLLATED: u8 = 1;
 /// Lengths and checksum before each entry.
 const HEAD: usize = 12;
 
@@ -112,7 +114,7 @@ impl Cache {
     }
 
     /// The element of this place, if it is kept.
-    pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Value> {
+    pub(super) fn get(&self, fingerprint: u64, place: &Place) -> Option<Sample> {
         let mut inner = self.inner.lock()?;
         if self.folder.is_none() {
             return inner.memory.get(&fingerprint)?.get(place).cloned();
@@ -124,7 +126,8 @@ impl Cache {
     }
 
     /// Keeps an element, if there is room. A file that cannot be written is an error.
-    pub(super) fn put(&self, fingerprint: u64, place: &Place, value: &Value) -> Result<(), BoxError> {
+    pub(super) fn put(&self, fingerprint: u64, sample: &Sample) -> Result<(), BoxError> {
+        let Sample { value, place, collated } = sample;
         let Some(mut inner) = self.inner.lock() else {
             return Ok(());
         };
@@ -133,7 +136,7 @@ impl Cache {
             let size = held(value) as u64 + 128;
             if inner.bytes + size <= self.limit {
                 let kept = inner.memory.entry(fingerprint).or_default();
-                if kept.insert(place.clone(), value.clone()).is_none() {
+                if kept.insert(place.clone(), sample.clone()).is_none() {
                     inner.bytes += size;
                 }
             }
@@ -150,6 +153,9 @@ impl Cache {
         place.encode(&mut entry);
         let middle = entry.len();
         encode::encode(value, &mut entry)?;
+        if *collated {
+            entry.push(COLLATED);
+        }
         if inner.bytes + entry.len() as u64 > self.limit {
             return Ok(());
         }
@@ -339,7 +345,7 @@ struct Stored {
 
 impl Stored {
     /// `None` where it is damaged.
-    fn read(&self, place: &Place) -> Option<Value> {
+    fn read(&self, place: &Place) -> Option<Sample> {
         let mut bytes = Vec::new();
         place.encode(&mut bytes);
         let middle = bytes.len();
@@ -348,7 +354,13 @@ impl Stored {
         if crc32c::crc32c(&bytes) != self.sum {
             return None;
         }
-        encode::decode(&mut &bytes[middle..]).ok()
+        let mut rest = &bytes[middle..];
+        let value = encode::decode(&mut rest).ok()?;
+        Some(Sample {
+            value,
+            place: place.clone(),
+            collated: rest == [COLLATED],
+        })
     }
 }
 

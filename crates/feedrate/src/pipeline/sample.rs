@@ -11,6 +11,35 @@ pub struct Sample {
     pub value: Value,
     /// Where it comes from, from which it can be made again.
     pub place: Place,
+    /// It is a batch that [`collate`](crate::batch::collate) has made: a list in it that holds more than text has a place for each entry of
+    /// the elements' lists, and not one for each element.
+    pub(crate) collated: bool,
+}
+
+impl Sample {
+    /// An element of this place, which is no collated batch.
+    pub fn new(value: Value, place: Place) -> Self {
+        Self {
+            value,
+            place,
+            collated: false,
+        }
+    }
+
+    /// The same element as one that came of its place, with a number: which one of several.
+    #[must_use]
+    pub(crate) fn within(self, number: u32) -> Self {
+        Self {
+            place: self.place.child(number),
+            ..self
+        }
+    }
+
+    /// The same element, of another place.
+    #[must_use]
+    pub(crate) fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
 }
 
 /// Where an element comes from: enough to make it again without what lies before it.
@@ -87,7 +116,7 @@ impl Place {
 
     /// Reads one from the front of `bytes`.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Result<Self, Error> {
-        Self::decode_within(bytes, 64)
+        Self::decode_within(bytes, DEEPEST)
     }
 
     fn decode_within(bytes: &mut &[u8], depth: u32) -> Result<Self, Error> {
@@ -120,6 +149,9 @@ impl Place {
         }
     }
 }
+
+/// Places are nested as deep as the steps are that they come through, some of which add two levels.
+const DEEPEST: u32 = 512;
 
 fn cut() -> Error {
     Error::state("the places in a cursor are cut off, or were not made by this version".to_owned())

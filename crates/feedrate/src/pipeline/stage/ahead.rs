@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -81,8 +81,6 @@ struct Shared {
     signal: Arc<Signal>,
     limit: usize,
     label: String,
-    /// Of the stage as it was last asked: [`Stage::collated`].
-    collated: AtomicBool,
     /// The process whose thread it is: a fork's child has none.
     owner: u32,
 }
@@ -163,7 +161,6 @@ impl Shared {
                 let message = crate::error::Panic::from_payload(&*panic);
                 Err(Failure::fatal(&self.label, format!("panicked: {message}")))
             });
-            self.collated.store(stage.collated(), Ordering::Relaxed);
             let mut queue = lock(&self.queue);
             match found {
                 Ok(Some(sample)) => queue.ready.push_back(Ok(sample)),
@@ -239,7 +236,6 @@ impl Ahead {
             queue.ended = cursor.get("ended") == Some(&State::Bool(true));
         }
         let shared = Arc::new(Shared {
-            collated: AtomicBool::new(stage.collated()),
             stage: Mutex::new(stage),
             queue: Mutex::new(queue),
             room: Condvar::new(),
@@ -342,14 +338,7 @@ impl Ahead {
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         self.own()?;
-        let mut stage = lock(&self.shared.stage);
-        let made = stage.again(places);
-        self.shared.collated.store(stage.collated(), Ordering::Relaxed);
-        made
-    }
-
-    fn collated(&self) -> bool {
-        self.shared.collated.load(Ordering::Relaxed)
+        lock(&self.shared.stage).again(places)
     }
 }
 
@@ -416,10 +405,6 @@ impl Stage for Prefetched {
         }
     }
 
-    fn collated(&self) -> bool {
-        self.0.collated()
-    }
-
     fn cursor(&self) -> State {
         self.0.cursor()
     }
@@ -440,8 +425,6 @@ pub(super) struct Ready {
     label: String,
     /// Who is asked first.
     turn: usize,
-    /// Which one has given, or made again, the last element.
-    last: usize,
 }
 
 impl Ready {
@@ -470,7 +453,6 @@ impl Ready {
             signal,
             label: site.label(),
             turn: 0,
-            last: 0,
         })
     }
 }
@@ -486,11 +468,7 @@ impl Stage for Ready {
                 match self.inputs[at].take()? {
                     Taken::Found(sample) => {
                         self.turn = at + 1;
-                        self.last = at;
-                        return Ok(Some(Sample {
-                            value: sample.value,
-                            place: sample.place.child(number(at)),
-                        }));
+                        return Ok(Some(sample.within(number(at))));
                     }
                     Taken::NotYet => over = false,
                     Taken::End => {}
@@ -503,10 +481,6 @@ impl Stage for Ready {
                 return Err(Failure::fatal(&self.label, "interrupted"));
             }
         }
-    }
-
-    fn collated(&self) -> bool {
-        self.inputs.get(self.last).is_some_and(Ahead::collated)
     }
 
     fn cursor(&self) -> State {
@@ -522,10 +496,7 @@ impl Stage for Ready {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let (inputs, last) = (&mut self.inputs, &mut self.last);
-        by_branch(inputs.len(), &self.label, places, |at, inner| {
-            *last = at;
-            inputs[at].again(inner)
-        })
+        let inputs = &mut self.inputs;
+        by_branch(inputs.len(), &self.label, places, |at, inner| inputs[at].again(inner))
     }
 }

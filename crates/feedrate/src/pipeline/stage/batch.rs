@@ -73,10 +73,7 @@ impl Batched {
             1 => columns.remove(0).fields,
             _ => join(columns).map_err(|error| Failure::element(self.maker.label(), error))?,
         };
-        Ok(Sample {
-            value: Value::Map(fields),
-            place: Place::Group(places),
-        })
+        Ok(Sample::new(Value::Map(fields), Place::Group(places)))
     }
 }
 
@@ -106,10 +103,6 @@ impl Stage for Batched {
             Ok(batch) => Ok(Some(batch)),
             Err(failure) => Err(blamed(failure, &mut *self.input, &first)),
         }
-    }
-
-    fn collated(&self) -> bool {
-        self.rule.collate.is_none() && self.columnar == Some(false)
     }
 
     fn cursor(&self) -> State {
@@ -281,8 +274,6 @@ pub(super) struct Unbatched {
     label: String,
     batch: Option<Sample>,
     given: usize,
-    /// Whether lists in the batch hold the entries of elements. See [`Stage::collated`].
-    collated: bool,
 }
 
 impl Unbatched {
@@ -295,7 +286,6 @@ impl Unbatched {
             label: site.label(),
             batch: None,
             given: usize::try_from(site.number("given")?).unwrap_or(usize::MAX),
-            collated: site.cursor.and_then(|cursor| cursor.get("collated")) == Some(&State::Bool(true)),
         };
         if let Some(batch) = batch {
             opened.batch = Some(opened.looked_into(batch)?);
@@ -303,16 +293,16 @@ impl Unbatched {
         Ok(opened)
     }
 
-    fn looked_into(&self, batch: Sample) -> Result<Sample, Failure> {
-        let value = batch.value.native();
+    fn looked_into(&self, mut batch: Sample) -> Result<Sample, Failure> {
+        let value = std::mem::replace(&mut batch.value, Value::None).native();
         Ok(Sample {
             value: value.map_err(|error| Failure::element(&self.label, error))?,
-            place: batch.place,
+            ..batch
         })
     }
 
-    fn row(&self, batch: &Value, at: usize, collated: bool) -> Result<Option<Value>, Failure> {
-        row(batch, at, collated).map_err(|error| Failure::element(&self.label, error))
+    fn row(&self, batch: &Sample, at: usize) -> Result<Option<Value>, Failure> {
+        row(&batch.value, at, batch.collated).map_err(|error| Failure::element(&self.label, error))
     }
 }
 
@@ -362,13 +352,13 @@ impl Stage for Unbatched {
     fn next(&mut self) -> Next {
         loop {
             if let Some(batch) = &self.batch {
-                let found = self.row(&batch.value, self.given, self.collated);
+                let found = self.row(batch, self.given);
                 match found {
                     Ok(Some(value)) => {
                         let number = u32::try_from(self.given).unwrap_or(u32::MAX);
                         let place = batch.place.clone().child(number);
                         self.given += 1;
-                        return Ok(Some(Sample { value, place }));
+                        return Ok(Some(Sample::new(value, place)));
                     }
                     Ok(None) => self.batch = None,
                     Err(failure) => {
@@ -382,7 +372,6 @@ impl Stage for Unbatched {
             };
             self.batch = Some(self.looked_into(batch)?);
             self.given = 0;
-            self.collated = self.input.collated();
         }
     }
 
@@ -392,7 +381,6 @@ impl Stage for Unbatched {
             ("input", self.input.cursor()),
             ("open", to_text(open).into()),
             ("given", (self.given as u64).into()),
-            ("collated", State::Bool(self.collated)),
         ])
     }
 
@@ -402,26 +390,21 @@ impl Stage for Unbatched {
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         let mut found = Vec::with_capacity(places.len());
-        let mut open: Option<(Place, Value)> = None;
-        let mut collated = false;
+        let mut open: Option<Sample> = None;
         for place in places {
             let Place::Child(inner, number) = place else {
                 return Err(foreign(&self.label, place));
             };
-            if open.as_ref().is_none_or(|(have, _)| *have != **inner) {
+            if open.as_ref().is_none_or(|have| have.place != **inner) {
                 let batch = self.input.again(&[(**inner).clone()])?.pop();
-                let batch = self.looked_into(batch.ok_or_else(|| foreign(&self.label, place))?)?;
-                open = Some((batch.place, batch.value));
-                collated = self.input.collated();
+                open = Some(self.looked_into(batch.ok_or_else(|| foreign(&self.label, place))?)?);
             }
             let value = match &open {
-                Some((_, batch)) => self.row(batch, *number as usize, collated)?,
+                Some(batch) => self.row(batch, *number as usize)?,
                 None => None,
             };
-            found.push(Sample {
-                value: value.ok_or_else(|| foreign(&self.label, place))?,
-                place: place.clone(),
-            });
+            let value = value.ok_or_else(|| foreign(&self.label, place))?;
+            found.push(Sample::new(value, place.clone()));
         }
         Ok(found)
     }

@@ -39,18 +39,18 @@ impl Cached {
     }
 
     /// What is kept, and what goes on: with nothing in it that others could change.
-    fn keep(&self, sample: Sample) -> Result<Sample, Failure> {
+    fn keep(&self, mut sample: Sample) -> Result<Sample, Failure> {
         let failed = |error: BoxError| Failure::element(&self.label, error);
-        let value = sample.value.native().map_err(failed)?;
+        let value = std::mem::replace(&mut sample.value, Value::None)
+            .native()
+            .map_err(failed)?;
         plain(&value, "the element").map_err(failed)?;
+        let sample = Sample { value, ..sample };
         self.cache
-            .put(self.fingerprint, &sample.place, &value)
+            .put(self.fingerprint, &sample)
             // A full disk is not the element's fault.
             .map_err(|error| Failure::fatal(&self.label, error))?;
-        Ok(Sample {
-            value,
-            place: sample.place,
-        })
+        Ok(sample)
     }
 }
 
@@ -87,10 +87,6 @@ impl Stage for Cached {
         }
     }
 
-    fn collated(&self) -> bool {
-        self.input.collated()
-    }
-
     fn cursor(&self) -> State {
         State::map([("input", self.input.cursor())])
     }
@@ -100,20 +96,17 @@ impl Stage for Cached {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let kept: Vec<Option<Value>> = places
+        let kept: Vec<Option<Sample>> = places
             .iter()
             .map(|place| self.cache.get(self.fingerprint, place))
             .collect();
-        let missing = places.iter().zip(&kept).filter(|(_, value)| value.is_none());
+        let missing = places.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
         let missing: Vec<Place> = missing.map(|(place, _)| place.clone()).collect();
         let mut made = self.input.again(&missing)?.into_iter();
         let mut found = Vec::with_capacity(places.len());
-        for (place, value) in places.iter().zip(kept) {
-            match (value, made.len()) {
-                (Some(value), _) => found.push(Sample {
-                    value,
-                    place: place.clone(),
-                }),
+        for (place, kept) in places.iter().zip(kept) {
+            match (kept, made.len()) {
+                (Some(kept), _) => found.push(kept),
                 (None, 0) => return Err(super::foreign(&self.label, place)),
                 (None, _) => {
                     for sample in made.by_ref().take(1) {

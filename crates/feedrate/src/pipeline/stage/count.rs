@@ -57,10 +57,6 @@ impl Stage for Strided {
         }
     }
 
-    fn collated(&self) -> bool {
-        self.inner.collated()
-    }
-
     fn cursor(&self) -> State {
         State::map([("whole", self.inner.cursor()), ("given", self.given.into())])
     }
@@ -103,10 +99,6 @@ impl Stage for Taken {
             self.left -= 1;
         }
         Ok(found)
-    }
-
-    fn collated(&self) -> bool {
-        self.input.collated()
     }
 
     fn cursor(&self) -> State {
@@ -152,10 +144,6 @@ impl Stage for Skipped {
         self.input.next()
     }
 
-    fn collated(&self) -> bool {
-        self.input.collated()
-    }
-
     fn cursor(&self) -> State {
         State::map([("input", self.input.cursor()), ("left", self.left.into())])
     }
@@ -169,7 +157,13 @@ impl Stage for Skipped {
     }
 }
 
-/// `repeat`: rounds one after the other. A round that gives nothing ends it, so that repeating nothing for ever ends.
+/// Rounds in a row of an endless `repeat` that give nothing, behind which it ends: repeating nothing for ever ends, and a filter that draws
+/// may leave all out of a round, above all where lanes have few elements each.
+pub(super) const IDLE: u64 = 16;
+/// The same where the number of rounds is given: all are made, but for nothing.
+const IDLE_OF_MANY: u64 = 1000;
+
+/// `repeat`: rounds one after the other.
 pub(super) struct Repeated {
     pipeline: Pipeline,
     opening: Opening,
@@ -178,6 +172,8 @@ pub(super) struct Repeated {
     round: u64,
     /// The round has given something.
     any: bool,
+    /// Rounds before it in a row that have given nothing.
+    idle: u64,
     over: bool,
 }
 
@@ -192,6 +188,7 @@ impl Repeated {
             times,
             round,
             any: site.flag("any")?,
+            idle: site.number("idle")?,
             over: site.flag("over")? || times == Some(0),
         })
     }
@@ -217,12 +214,14 @@ impl Stage for Repeated {
             if let Some(sample) = self.input.next()? {
                 self.any = true;
                 let round = u32::try_from(self.round).unwrap_or(u32::MAX);
-                return Ok(Some(Sample {
-                    value: sample.value,
-                    place: sample.place.child(round),
-                }));
+                return Ok(Some(sample.within(round)));
             }
-            if !self.any || self.times.is_some_and(|times| self.round + 1 >= times) {
+            self.idle = if self.any { 0 } else { self.idle + 1 };
+            let (more, most) = match self.times {
+                Some(times) => (self.round + 1 < times, IDLE_OF_MANY),
+                None => (true, IDLE),
+            };
+            if !more || self.idle >= most {
                 self.over = true;
                 break;
             }
@@ -233,15 +232,12 @@ impl Stage for Repeated {
         Ok(None)
     }
 
-    fn collated(&self) -> bool {
-        self.input.collated()
-    }
-
     fn cursor(&self) -> State {
         State::map([
             ("input", self.input.cursor()),
             ("round", self.round.into()),
             ("any", State::Bool(self.any)),
+            ("idle", self.idle.into()),
             ("over", State::Bool(self.over)),
         ])
     }
@@ -269,10 +265,7 @@ impl Stage for Repeated {
                 Self::round(&self.pipeline, &self.opening, round, None)?.again(&inner)?
             };
             for ((_, at, _), sample) in group.iter().zip(samples) {
-                found[*at] = Some(Sample {
-                    value: sample.value,
-                    place: places[*at].clone(),
-                });
+                found[*at] = Some(sample.at(places[*at].clone()));
             }
         }
         found

@@ -64,9 +64,12 @@ impl<E: Each> One<E> {
     }
 
     fn make(&self, sample: Sample) -> Result<Sample, Failure> {
-        let Sample { value, place } = sample;
-        let value = self.each.value(value, &place)?;
-        Ok(Sample { value, place })
+        let Sample { value, place, collated } = sample;
+        Ok(Sample {
+            value: self.each.value(value, &place)?,
+            place,
+            collated: E::COLUMNS && collated,
+        })
     }
 
     /// As [`make`](One::make), and a failure says where its element is stored.
@@ -83,13 +86,9 @@ impl<E: Each> Stage for One<E> {
         found.map(|sample| self.make_or_blame(sample)).transpose()
     }
 
-    fn collated(&self) -> bool {
-        E::COLUMNS && self.input.collated()
-    }
-
     fn next_known(
         &mut self,
-        known: &mut dyn FnMut(&Place) -> Option<Value>,
+        known: &mut dyn FnMut(&Place) -> Option<Sample>,
     ) -> Result<Option<(Sample, bool)>, Failure> {
         Ok(match self.input.next_known(known)? {
             Some((sample, false)) => Some((self.make_or_blame(sample)?, false)),
@@ -161,13 +160,13 @@ impl Kept {
     }
 
     fn look(&self, sample: Sample) -> Result<(Sample, bool), Failure> {
-        let Sample { value, place } = sample;
+        let Sample { value, place, collated } = sample;
         let caller = &self.caller;
         let (value, stays) = caller
             .function
             .keep(value, &caller.at(&place))
             .map_err(|error| caller.failed(error))?;
-        Ok((Sample { value, place }, stays))
+        Ok((Sample { value, place, collated }, stays))
     }
 }
 
@@ -188,7 +187,7 @@ impl Stage for Kept {
 
     fn next_known(
         &mut self,
-        known: &mut dyn FnMut(&Place) -> Option<Value>,
+        known: &mut dyn FnMut(&Place) -> Option<Sample>,
     ) -> Result<Option<(Sample, bool)>, Failure> {
         while let Some((sample, found)) = self.input.next_known(known)? {
             // What is known stayed before.
@@ -203,10 +202,6 @@ impl Stage for Kept {
             }
         }
         Ok(None)
-    }
-
-    fn collated(&self) -> bool {
-        self.input.collated()
     }
 
     fn cursor(&self) -> State {
@@ -290,7 +285,7 @@ impl Stage for Expanded {
                 let number = self.count - self.waiting.len() - 1;
                 let place = self.place.clone().unwrap_or(Place::Group(Vec::new()));
                 let place = place.child(u32::try_from(number).unwrap_or(u32::MAX));
-                return Ok(Some(Sample { value, place }));
+                return Ok(Some(Sample::new(value, place)));
             }
             match self.input.next()? {
                 Some(sample) => {
@@ -342,10 +337,8 @@ impl Stage for Expanded {
             }
             let Place::Child(_, number) = place else { continue };
             let value = current.as_ref().and_then(|(_, values)| values.get(*number as usize));
-            found.push(Sample {
-                value: value.cloned().ok_or_else(|| foreign(&self.caller.label, place))?,
-                place: place.clone(),
-            });
+            let value = value.cloned().ok_or_else(|| foreign(&self.caller.label, place))?;
+            found.push(Sample::new(value, place.clone()));
         }
         Ok(found)
     }

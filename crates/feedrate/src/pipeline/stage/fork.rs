@@ -40,7 +40,8 @@ struct Entry {
 }
 
 enum Held {
-    Value(Value),
+    /// Whether it is a collated batch as well: [`Sample::collated`].
+    Value(Value, bool),
     /// It is made again when it is wanted.
     Place,
     /// There was a bad one here, which all branches hear of: they stay side by side.
@@ -113,7 +114,7 @@ impl Trunk {
             self.ended = true;
             return Ok(());
         };
-        let Sample { value, place } = sample;
+        let Sample { value, place, collated } = sample;
         // As plain data, so that what one branch does to it is not seen by another.
         let value = match value.native() {
             Ok(value) => value,
@@ -131,7 +132,7 @@ impl Trunk {
                 continue;
             };
             let held = if waiting.len() < self.buffer {
-                Held::Value(value.clone())
+                Held::Value(value.clone(), collated)
             } else {
                 Held::Place
             };
@@ -169,9 +170,9 @@ impl Trunk {
             };
             match waiting.pop_front() {
                 Some(Entry {
-                    held: Held::Value(value),
+                    held: Held::Value(value, collated),
                     place,
-                }) => return Ok(Some(Sample { value, place })),
+                }) => return Ok(Some(Sample { value, place, collated })),
                 Some(Entry {
                     held: Held::Bad(failure),
                     ..
@@ -194,7 +195,8 @@ impl Trunk {
                     };
                     for (entry, sample) in waiting.iter_mut().zip(made) {
                         let value = sample.value.native();
-                        entry.held = Held::Value(value.map_err(|error| Failure::element(&self.label, error))?);
+                        let value = value.map_err(|error| Failure::element(&self.label, error))?;
+                        entry.held = Held::Value(value, sample.collated);
                     }
                 }
                 None if self.ended => return Ok(None),
@@ -249,10 +251,6 @@ fn lock(trunk: &Mutex<Trunk>) -> MutexGuard<'_, Trunk> {
 impl Stage for Branched {
     fn next(&mut self) -> Next {
         lock(&self.trunk).next(self.at)
-    }
-
-    fn collated(&self) -> bool {
-        lock(&self.trunk).stage.collated()
     }
 
     fn cursor(&self) -> State {

@@ -13,13 +13,42 @@ struct Weighed {
     weight: f64,
 }
 
+/// Elements that wait, and what they weigh.
+struct Group {
+    waiting: Vec<Weighed>,
+    sum: f64,
+    heaviest: f64,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            waiting: Vec::new(),
+            sum: 0.0,
+            heaviest: f64::NEG_INFINITY,
+        }
+    }
+}
+
+impl Group {
+    fn push(&mut self, element: Weighed) {
+        self.sum += element.weight;
+        self.heaviest = self.heaviest.max(element.weight);
+        self.waiting.push(element);
+    }
+
+    fn take(&mut self) -> Vec<Weighed> {
+        std::mem::take(self).waiting
+    }
+}
+
 pub(super) struct Gathered {
     input: Box<dyn Stage>,
     maker: Maker,
     scale: Scale,
     gather: Gather,
     /// Elements that wait: one group for each bucket, or the one that a budget fills.
-    groups: Vec<Vec<Weighed>>,
+    groups: Vec<Group>,
     /// The input has ended: what waits is given as it is.
     ended: bool,
 }
@@ -33,7 +62,7 @@ impl Gathered {
         let mut input = site.input_as(&inner, 0, site.entry("input")?)?;
         let scale = Scale::new(site, &gather.by);
         let mut groups = Vec::new();
-        groups.resize_with(gather.rule.groups(), Vec::new);
+        groups.resize_with(gather.rule.groups(), Group::default);
         let saved = site.places("groups")?;
         if !saved.is_empty() && saved.len() != groups.len() {
             let message = format!(
@@ -71,7 +100,7 @@ impl Gathered {
                 let at = boundaries.partition_point(|boundary| *boundary <= weight);
                 let group = &mut self.groups[at];
                 group.push(element);
-                Ok((group.len() >= sizes[at]).then(|| std::mem::take(group)))
+                Ok((group.waiting.len() >= sizes[at]).then(|| group.take()))
             }
             Rule::Budget {
                 budget,
@@ -93,17 +122,16 @@ impl Gathered {
                     }
                 }
                 let group = &mut self.groups[0];
-                let count = group.len() + 1;
-                let weights = group.iter().map(|have| have.weight);
+                let count = group.waiting.len() + 1;
                 let size = if *padded {
                     #[expect(clippy::cast_precision_loss, reason = "a batch has far fewer than 2^52 elements")]
                     let count = count as f64;
-                    count * weights.fold(weight, f64::max)
+                    count * group.heaviest.max(weight)
                 } else {
-                    weights.sum::<f64>() + weight
+                    group.sum + weight
                 };
-                let full = !group.is_empty() && (size > *budget || most.is_some_and(|most| count > most));
-                let batch = full.then(|| std::mem::take(group));
+                let full = !group.waiting.is_empty() && (size > *budget || most.is_some_and(|most| count > most));
+                let batch = full.then(|| group.take());
                 group.push(element);
                 Ok(batch)
             }
@@ -136,23 +164,19 @@ impl Stage for Gathered {
             }
         }
         if self.gather.batch.drop_last {
-            self.groups.iter_mut().for_each(Vec::clear);
+            self.groups.iter_mut().for_each(|group| drop(group.take()));
         }
-        match self.groups.iter_mut().find(|group| !group.is_empty()) {
+        match self.groups.iter_mut().find(|group| !group.waiting.is_empty()) {
             Some(group) => {
-                let group = std::mem::take(group);
+                let group = group.take();
                 self.make(group)
             }
             None => Ok(None),
         }
     }
 
-    fn collated(&self) -> bool {
-        self.gather.batch.collate.is_none()
-    }
-
     fn cursor(&self) -> State {
-        let place = |group: &Vec<Weighed>| Place::Group(group.iter().map(|have| have.sample.place.clone()).collect());
+        let place = |group: &Group| Place::Group(group.waiting.iter().map(|have| have.sample.place.clone()).collect());
         let groups: Vec<Place> = self.groups.iter().map(place).collect();
         State::map([
             ("input", self.input.cursor()),

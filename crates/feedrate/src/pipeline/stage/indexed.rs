@@ -106,8 +106,13 @@ impl Shuffled {
 impl Stage for Shuffled {
     fn next(&mut self) -> Next {
         let (turn, within) = (self.given / self.block, self.given % self.block);
-        let position = (turn * self.lanes + self.lane) * self.block + within;
-        let Some(index) = self.order.at(position) else {
+        // Numbers of the user's: what is too large is behind the end.
+        let turns = turn
+            .checked_mul(self.lanes)
+            .and_then(|turns| turns.checked_add(self.lane));
+        let first = turns.and_then(|turns| turns.checked_mul(self.block));
+        let position = first.and_then(|first| first.checked_add(within));
+        let Some(index) = position.and_then(|position| self.order.at(position)) else {
             return Ok(None);
         };
         self.given += 1;
@@ -116,10 +121,7 @@ impl Stage for Shuffled {
             part: u32::try_from(part).unwrap_or(u32::MAX),
             mark: record.mark,
         };
-        Ok(Some(Sample {
-            value: record.value,
-            place,
-        }))
+        Ok(Some(Sample::new(record.value, place)))
     }
 
     fn cursor(&self) -> State {

@@ -11,8 +11,6 @@ struct Inputs {
     label: String,
     stages: Vec<Box<dyn Stage>>,
     ended: Vec<bool>,
-    /// Which one has given, or made again, the last element.
-    last: usize,
 }
 
 impl Inputs {
@@ -44,7 +42,6 @@ impl Inputs {
             label: site.label(),
             stages,
             ended,
-            last: 0,
         })
     }
 
@@ -56,21 +53,13 @@ impl Inputs {
             self.ended[at] = true;
             return Ok(None);
         };
-        self.last = at;
-        Ok(Some(Sample {
-            value: sample.value,
-            place: sample.place.child(number(at)),
-        }))
+        Ok(Some(sample.within(number(at))))
     }
 
     fn state(&self) -> [(&'static str, State); 2] {
         let inputs = self.stages.iter().map(|stage| stage.cursor()).collect();
         let ended = self.ended.iter().map(|ended| State::Bool(*ended)).collect();
         [("inputs", State::List(inputs)), ("ended", State::List(ended))]
-    }
-
-    fn collated(&self) -> bool {
-        self.stages.get(self.last).is_some_and(|stage| stage.collated())
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {
@@ -81,11 +70,8 @@ impl Inputs {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        let (stages, last) = (&mut self.stages, &mut self.last);
-        by_branch(stages.len(), &self.label, places, |at, inner| {
-            *last = at;
-            stages[at].again(inner)
-        })
+        let stages = &mut self.stages;
+        by_branch(stages.len(), &self.label, places, |at, inner| stages[at].again(inner))
     }
 }
 
@@ -113,10 +99,7 @@ pub(super) fn by_branch(
             continue;
         }
         for (k, sample) in mine.into_iter().zip(again(at, &inner)?) {
-            found[k] = Some(Sample {
-                value: sample.value,
-                place: places[k].clone(),
-            });
+            found[k] = Some(sample.at(places[k].clone()));
         }
     }
     found
@@ -154,10 +137,6 @@ impl Stage for Concatenated {
             self.at += 1;
         }
         Ok(None)
-    }
-
-    fn collated(&self) -> bool {
-        self.inputs.collated()
     }
 
     fn cursor(&self) -> State {
@@ -209,10 +188,6 @@ impl Stage for Interleaved {
             self.given = 0;
         }
         Ok(None)
-    }
-
-    fn collated(&self) -> bool {
-        self.inputs.collated()
     }
 
     fn cursor(&self) -> State {
@@ -305,10 +280,7 @@ impl Stage for Zipped {
                 }
             }
         }
-        Ok(Some(Sample {
-            value: Value::List(values),
-            place: Place::Group(places),
-        }))
+        Ok(Some(Sample::new(Value::List(values), Place::Group(places))))
     }
 
     fn cursor(&self) -> State {
@@ -344,10 +316,7 @@ impl Stage for Zipped {
         let mut samples = self.inputs.again(&all)?.into_iter().map(|sample| sample.value);
         Ok(places
             .iter()
-            .map(|place| Sample {
-                value: Value::List(samples.by_ref().take(width).collect()),
-                place: place.clone(),
-            })
+            .map(|place| Sample::new(Value::List(samples.by_ref().take(width).collect()), place.clone()))
             .collect())
     }
 }

@@ -52,6 +52,10 @@ impl Maker {
                 collate(&values, &Heap).map_err(|error| failed(error.into()))?
             }
         };
-        Ok(Sample { value, place })
+        Ok(Sample {
+            value,
+            place,
+            collated: self.rule.collate.is_none(),
+        })
     }
 }

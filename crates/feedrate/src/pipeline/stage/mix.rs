@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::count::IDLE;
 use super::{Failure, Next, Opening, Origin, Place, Sample, Site, Stage, foreign, parent};
 use crate::pipeline::spec::Pipeline;
 use crate::pipeline::step::Weights;
@@ -18,6 +19,8 @@ struct Stream {
     over: bool,
     /// The round at hand has given something.
     any: bool,
+    /// Rounds before it in a row that have given nothing.
+    idle: u64,
     /// Elements that came of it.
     given: u64,
     /// How many were to be expected by the weights, among the streams that had not ended.
@@ -34,8 +37,6 @@ pub(super) struct Mixed {
     streams: Vec<Stream>,
     /// The streams of the draw at hand, and their weights.
     live: Vec<(usize, f64)>,
-    /// Which one has given, or made again, the last element.
-    last: usize,
 }
 
 impl Mixed {
@@ -48,7 +49,6 @@ impl Mixed {
             draws: site.number("draws")?,
             streams: Vec::new(),
             live: Vec::new(),
-            last: 0,
         };
         let count = site.node().inputs.len();
         let saved = match site.cursor {
@@ -72,6 +72,7 @@ impl Mixed {
                 ended: flag("ended"),
                 over: flag("over"),
                 any: flag("any"),
+                idle: state.map_or(Ok(0), |state| state.number("idle"))?,
                 given: state.map_or(Ok(0), |state| state.number("given"))?,
                 expected: f64::from_bits(state.map_or(Ok(0), |state| state.number("expected"))?),
             });
@@ -163,18 +164,15 @@ impl Stage for Mixed {
             if let Some(sample) = stream.stage.next()? {
                 stream.any = true;
                 stream.given += 1;
-                self.last = at;
                 self.draws += 1;
                 let round = u32::try_from(stream.round).unwrap_or(u32::MAX);
                 self.expect();
-                return Ok(Some(Sample {
-                    value: sample.value,
-                    place: sample.place.child(round).child(number(at)),
-                }));
+                return Ok(Some(sample.within(round).within(number(at))));
             }
             stream.over = true;
             // What gives nothing is not begun again for ever.
-            if !self.weights.replacement || !stream.any {
+            stream.idle = if stream.any { 0 } else { stream.idle + 1 };
+            if !self.weights.replacement || stream.idle >= IDLE {
                 stream.ended = true;
                 continue;
             }
@@ -186,12 +184,6 @@ impl Stage for Mixed {
         Ok(None)
     }
 
-    fn collated(&self) -> bool {
-        self.streams
-            .get(self.last)
-            .is_some_and(|stream| stream.stage.collated())
-    }
-
     fn cursor(&self) -> State {
         let streams = self.streams.iter().map(|stream| {
             State::map([
@@ -200,6 +192,7 @@ impl Stage for Mixed {
                 ("ended", State::Bool(stream.ended)),
                 ("over", State::Bool(stream.over)),
                 ("any", State::Bool(stream.any)),
+                ("idle", stream.idle.into()),
                 ("given", stream.given.into()),
                 ("expected", stream.expected.to_bits().into()),
             ])
@@ -235,17 +228,13 @@ impl Stage for Mixed {
         for group in wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let (at, round) = (group[0].0 as usize, u64::from(group[0].1));
             let inner: Vec<Place> = group.iter().map(|(_, _, _, place)| place.clone()).collect();
-            self.last = at;
             let samples = if self.streams[at].round == round {
                 self.streams[at].stage.again(&inner)?
             } else {
                 self.begin(at, round, None)?.again(&inner)?
             };
             for ((_, _, k, _), sample) in group.iter().zip(samples) {
-                found[*k] = Some(Sample {
-                    value: sample.value,
-                    place: places[*k].clone(),
-                });
+                found[*k] = Some(sample.at(places[*k].clone()));
             }
         }
         found

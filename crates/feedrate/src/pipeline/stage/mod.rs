@@ -23,7 +23,6 @@ use super::Failure;
 use super::sample::{Place, Sample};
 use super::spec::{Node, Pipeline, fnv};
 use super::step::Step;
-use crate::batch::Value;
 use crate::pipeline::function::Call;
 use crate::random::{Domain, Key, Keyed};
 use crate::source::Columns;
@@ -50,31 +49,19 @@ pub(super) trait Stage: Send {
     /// Elements that this step gave before, made again, in this order. Does not move it.
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure>;
 
-    /// The next element, of which `known` may tell the value by its place: then it need not be made. True: it was known.
+    /// The next element, of which `known` may have what became of it, by its place: then it need not be made. True: it was known.
     fn next_known(
         &mut self,
-        known: &mut dyn FnMut(&Place) -> Option<Value>,
+        known: &mut dyn FnMut(&Place) -> Option<Sample>,
     ) -> Result<Option<(Sample, bool)>, Failure> {
         Ok(self.next()?.map(|sample| match known(&sample.place) {
-            Some(value) => (
-                Sample {
-                    value,
-                    place: sample.place,
-                },
-                true,
-            ),
+            Some(kept) => (kept, true),
             None => (sample, false),
         }))
     }
 
     /// Where an element that this step gave is stored, for messages. Reads its record again for its name.
     fn origin(&mut self, place: &Place) -> Option<Origin>;
-
-    /// Whether its elements are batches that [`collate`](crate::batch::collate) has made: a list in them that holds more than text has a
-    /// place for each entry of the elements' lists, and not one for each element.
-    fn collated(&self) -> bool {
-        false
-    }
 
     /// Up to `rows` further elements as columns, where elements are stored so; `None` where they are not. At the end, no rows.
     fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {

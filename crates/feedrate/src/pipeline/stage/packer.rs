@@ -135,7 +135,7 @@ impl Packed {
 
     /// The pieces of one document.
     fn cut(&mut self, sample: Sample) -> Result<Vec<Piece>, Failure> {
-        let Sample { value, place } = sample;
+        let Sample { value, place, .. } = sample;
         let label = self.label.clone();
         let failed = |error: BoxError| Failure::element(&label, error);
         let fields = self.fields(value).map_err(failed)?;
@@ -233,10 +233,9 @@ impl Packed {
 
     fn make(&self, bin: &Bin) -> Result<Sample, Failure> {
         let value = self.lay_out(&bin.pieces);
-        Ok(Sample {
-            value: value.map_err(|error| Failure::element(&self.label, error))?,
-            place: Place::Group(bin.pieces.iter().map(|piece| piece.place.clone()).collect()),
-        })
+        let place = Place::Group(bin.pieces.iter().map(|piece| piece.place.clone()).collect());
+        let value = value.map_err(|error| Failure::element(&self.label, error))?;
+        Ok(Sample::new(value, place))
     }
 
     fn lay_out(&self, pieces: &[Piece]) -> Result<Value, BoxError> {

@@ -235,10 +235,7 @@ impl Reading {
             part: u32::try_from(part).unwrap_or(u32::MAX),
             mark: record.mark,
         };
-        Sample {
-            value: record.value,
-            place,
-        }
+        Sample::new(record.value, place)
     }
 }
 

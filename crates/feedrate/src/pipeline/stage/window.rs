@@ -65,10 +65,6 @@ impl Stage for Shuffled {
         Ok(Some(self.window.swap_remove(at)))
     }
 
-    fn collated(&self) -> bool {
-        self.input.collated()
-    }
-
     fn cursor(&self) -> State {
         State::map([
             ("input", self.input.cursor()),
@@ -94,6 +90,8 @@ pub(super) struct Sorted {
     size: usize,
     /// The window that is being filled.
     filling: Vec<Sample>,
+    /// Keys of the first ones of a full one.
+    keys: Vec<f64>,
     /// The sorted window, in reverse.
     ready: Vec<Sample>,
 }
@@ -108,22 +106,25 @@ impl Sorted {
             scale: Scale::new(site, by),
             size: window.max(1),
             filling,
+            keys: Vec::new(),
             ready,
         })
     }
 
     /// Sorts what was filled; one whose key cannot be had is left out and reported.
     fn sort(&mut self) -> Result<(), Failure> {
-        let mut keyed = Vec::with_capacity(self.filling.len());
-        for at in 0..self.filling.len() {
-            match self.scale.weigh(&self.filling[at]) {
-                Ok(key) => keyed.push((key, at)),
+        while let Some(sample) = self.filling.get(self.keys.len()) {
+            match self.scale.weigh(sample) {
+                Ok(key) => self.keys.push(key),
+                // Nothing against the element.
+                Err(failure) if failure.alone() => return Err(failure),
                 Err(failure) => {
-                    let bad = self.filling.remove(at);
+                    let bad = self.filling.remove(self.keys.len());
                     return Err(blamed(failure, &mut *self.input, &bad.place));
                 }
             }
         }
+        let mut keyed: Vec<(f64, usize)> = std::mem::take(&mut self.keys).into_iter().zip(0..).collect();
         keyed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut filling: Vec<Option<Sample>> = std::mem::take(&mut self.filling).into_iter().map(Some).collect();
         self.ready = keyed.iter().rev().filter_map(|(_, at)| filling[*at].take()).collect();
@@ -144,10 +145,6 @@ impl Stage for Sorted {
         }
         self.sort()?;
         Ok(self.ready.pop())
-    }
-
-    fn collated(&self) -> bool {
-        self.input.collated()
     }
 
     fn cursor(&self) -> State {
