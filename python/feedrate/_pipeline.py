@@ -620,6 +620,8 @@ class Elements:
             except Exception as error:
                 if not self._skipper.skips(error):
                     raise
+                # Nobody looks them up here, and the log has them.
+                self._skipper.fresh.clear()
 
     @property
     def mixed(self) -> list[Mix]:

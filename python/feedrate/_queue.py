@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import select
@@ -145,8 +146,17 @@ class Queue:
 
     def _receive(self, deadline: float | None) -> tuple[bytes, list[int]]:
         while True:
+            # Where the process has no descriptor to spare, the kernel would drop the one that holds the item: told before it is taken.
+            os.close(os.dup(self._places))
             try:
-                message, descriptors, _, _ = socket.recv_fds(self._in, INLINE + 4096, 1, socket.MSG_CMSG_CLOEXEC)
+                message, descriptors, flags, _ = socket.recv_fds(self._in, INLINE + 4096, 1, socket.MSG_CMSG_CLOEXEC)
+                if flags & socket.MSG_CTRUNC:
+                    os.eventfd_write(self._places, 1)
+                    raise OSError(
+                        errno.EMFILE,
+                        "an item of the queue is lost: another thread took the process's last file descriptor while it was received. "
+                        "Close files, or raise the limit (ulimit -n)",
+                    )
                 return message, descriptors
             except BlockingIOError:
                 self._wait(self._in.fileno(), select.POLLIN, deadline, Empty)

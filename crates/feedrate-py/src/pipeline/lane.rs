@@ -1,6 +1,7 @@
 //! A lane that runs.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feedrate::pipeline::{self, Failure, Interrupt, asking};
 use feedrate::source::SourceError;
@@ -19,7 +20,29 @@ use crate::state;
 #[pyclass(frozen, module = "feedrate._native")]
 pub(crate) struct Lane {
     inner: Mutex<Inner>,
+    /// The thread that holds it, or 0.
+    holder: AtomicU64,
     arrays: Arrays,
+}
+
+thread_local! {
+    /// A number of this thread, from 1.
+    static ME: u64 = {
+        static THREADS: AtomicU64 = AtomicU64::new(1);
+        THREADS.fetch_add(1, Ordering::Relaxed)
+    };
+}
+
+/// What is in a lane, for one thread.
+struct Held<'a> {
+    inner: MutexGuard<'a, Inner>,
+    holder: &'a AtomicU64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed);
+    }
 }
 
 struct Inner {
@@ -39,8 +62,25 @@ impl Lane {
                 over: false,
                 maker: Maker::default(),
             }),
+            holder: AtomicU64::new(0),
             arrays,
         }
+    }
+
+    /// Waits for other threads. Refuses a thread that is in it already: a signal handler or a function of the pipeline that uses the
+    /// iterator, which would wait for itself.
+    fn hold(&self, py: Python<'_>) -> PyResult<Held<'_>> {
+        let me = ME.with(|me| *me);
+        if self.holder.load(Ordering::Relaxed) == me {
+            return Err(PyRuntimeError::new_err(
+                "this iterator is in the middle of an element, which a signal handler or a function of its own pipeline interrupts: \
+                 use it between elements. A handler may set a flag, and the loop save the state",
+            ));
+        }
+        let inner = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        self.holder.store(me, Ordering::Relaxed);
+        let holder = &self.holder;
+        Ok(Held { inner, holder })
     }
 }
 
@@ -68,8 +108,8 @@ impl Lane {
     /// Up to `count` further elements as a list; fewer at the end. Raises what a step raised: elements that were there before it come
     /// with the next call, which goes on behind the bad one. Blocks without the GIL while no Python function runs.
     fn take<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PyList>> {
-        let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let inner = &mut *guard;
+        let mut held = self.hold(py)?;
+        let inner = &mut *held.inner;
         inner.read(py, count)?;
         let ready = inner.waiting.len().min(count);
         let values = inner.waiting.drain(..ready).map(|sample| sample.value);
@@ -78,8 +118,8 @@ impl Lane {
 
     /// The next element. Raises `StopIteration` at the end.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let inner = &mut *guard;
+        let mut held = self.hold(py)?;
+        let inner = &mut *held.inner;
         inner.read(py, 1)?;
         if inner.waiting.is_empty() {
             return Ok(None);
@@ -94,8 +134,8 @@ impl Lane {
 
     /// Where the next element is made from, as plain data. Elements that wait behind a failure are not counted as given: refused then.
     fn cursor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let mut guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let inner = &mut *guard;
+        let mut held = self.hold(py)?;
+        let inner = &mut *held.inner;
         if !inner.waiting.is_empty() {
             return Err(PyRuntimeError::new_err("a lane has no cursor in the middle of a unit"));
         }
@@ -107,11 +147,8 @@ impl Lane {
 
     /// Whether the end was seen.
     #[getter]
-    fn over(&self, py: Python<'_>) -> bool {
-        self.inner
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
-            .over
+    fn over(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.hold(py)?.inner.over)
     }
 }
 

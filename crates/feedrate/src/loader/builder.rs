@@ -58,6 +58,9 @@ enum Place<B> {
     Processes(usize, MakeProcesses<B>),
 }
 
+/// Batches that are planned ahead where nobody knows the end, for each worker.
+const MOST_AHEAD: usize = 1024;
+
 impl<S: Samples> Builder<S, Vec<S::Item>> {
     pub(super) fn over(source: S) -> Self {
         Self {
@@ -161,7 +164,7 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
     }
 
     /// Batches for each worker that are on their way or wait to be taken; default 2. Peak memory grows by this many batches for
-    /// each worker.
+    /// each worker. Of streams and pipelines, whose end is not known beforehand, 1,024 at most.
     #[must_use]
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = Some(batches);
@@ -218,7 +221,11 @@ impl<S: Samples, B: Send + 'static> Builder<S, B> {
     /// Checks the arguments. Starts nothing.
     pub fn build(self) -> Result<DataLoader<B>, Error> {
         self.check()?;
-        let prefetch = self.prefetch.unwrap_or(2);
+        let mut prefetch = self.prefetch.unwrap_or(2);
+        if S::SERIAL {
+            // Nobody knows beforehand where these end: they would be planned for ever.
+            prefetch = prefetch.min(MOST_AHEAD);
+        }
         let (workers, ahead) = match self.place {
             Place::Inline => (1, false),
             Place::Threads(workers) | Place::Processes(workers, _) => (workers, true),

@@ -27,6 +27,9 @@ use crate::work::{BatchJob, Collate, Common, Done, Turn, Unit};
 /// What can be done about a state of another rank.
 pub(super) const OWN: &str = "Near the end of an epoch load the state that this rank has saved itself, with as many ranks, or one from earlier in the epoch";
 
+/// Lanes at most: a state names each of them.
+const MOST: u64 = 1 << 20;
+
 /// Rows where nobody says: as many workers can read at a time.
 const ROWS: u64 = 8;
 
@@ -137,10 +140,10 @@ impl LaneSource {
             .rows
             .unwrap_or(ROWS)
             .checked_mul(units)
-            .is_none_or(|lanes| lanes > COUNT)
+            .is_none_or(|lanes| lanes > MOST)
         {
             return Err(Error::config(format!(
-                "lanes({}, {units}): there can be at most {COUNT} lanes",
+                "lanes({}, {units}): there can be at most {MOST} lanes",
                 self.rows.unwrap_or(ROWS)
             )));
         }

@@ -67,12 +67,12 @@ pub trait Function: Send + Sync + 'static {
 pub struct Func(Arc<dyn Function>);
 
 impl Func {
-    /// Of this function.
+    /// Of this function. A panic in it is the error of its element, and the step goes on, as a dataset does.
     pub fn new(function: impl Function) -> Self {
-        Self(Arc::new(function))
+        Self(Arc::new(Caught(function)))
     }
 
-    /// A closure that gives another value for each. A panic in it is the error of its element.
+    /// A closure that gives another value for each.
     pub fn map<F>(name: &str, function: F) -> Self
     where
         F: Fn(Value, &Call) -> Result<Value, BoxError> + Send + Sync + 'static,
@@ -115,9 +115,29 @@ struct Mapping<F>(String, F);
 struct Keeping<F>(String, F);
 struct Expanding<F>(String, F);
 
-/// A closure that panics fails for its element, and the step goes on, as a dataset does.
+/// A function whose panics are errors.
+struct Caught<F>(F);
+
 fn caught<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| Err(Panic::from_payload(&*payload).into()))
+}
+
+impl<F: Function> Function for Caught<F> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn map(&self, value: Value, call: &Call) -> Result<Value, BoxError> {
+        caught(|| self.0.map(value, call))
+    }
+
+    fn keep(&self, value: Value, call: &Call) -> Result<(Value, bool), BoxError> {
+        caught(|| self.0.keep(value, call))
+    }
+
+    fn expand(&self, value: Value, call: &Call) -> Result<Vec<Value>, BoxError> {
+        caught(|| self.0.expand(value, call))
+    }
 }
 
 impl<F> Function for Mapping<F>
@@ -129,7 +149,7 @@ where
     }
 
     fn map(&self, value: Value, call: &Call) -> Result<Value, BoxError> {
-        caught(|| (self.1)(value, call))
+        (self.1)(value, call)
     }
 }
 
@@ -142,7 +162,7 @@ where
     }
 
     fn keep(&self, value: Value, call: &Call) -> Result<(Value, bool), BoxError> {
-        let stays = caught(|| (self.1)(&value, call))?;
+        let stays = (self.1)(&value, call)?;
         Ok((value, stays))
     }
 }
@@ -156,6 +176,6 @@ where
     }
 
     fn expand(&self, value: Value, call: &Call) -> Result<Vec<Value>, BoxError> {
-        caught(|| (self.1)(value, call))
+        (self.1)(value, call)
     }
 }

@@ -37,12 +37,21 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Pipeline>,
     /// Steps in this tree.
     size: u64,
+    /// Steps one behind the other.
+    depth: u32,
 }
 
 impl Pipeline {
     fn of(step: Step, inputs: Vec<Pipeline>) -> Self {
-        let size = 1 + inputs.iter().map(|input| input.0.size).sum::<u64>();
-        Self(Arc::new(Node { step, inputs, size }))
+        let sizes = inputs.iter().map(|input| input.0.size);
+        let size = sizes.fold(1, u64::saturating_add);
+        let depth = 1 + inputs.iter().map(|input| input.0.depth).max().unwrap_or(0);
+        Self(Arc::new(Node {
+            step,
+            inputs,
+            size,
+            depth,
+        }))
     }
 
     fn then(&self, step: Step) -> Self {
@@ -211,7 +220,9 @@ impl Pipeline {
     /// Documents packed into sequences of a fixed length.
     #[must_use]
     pub fn pack(&self, packing: Packing) -> Self {
-        self.then(Step::Pack(packing))
+        // None would hold a token.
+        let length = packing.length.max(1);
+        self.then(Step::Pack(Packing { length, ..packing }))
     }
 
     /// At most so many.
@@ -457,6 +468,13 @@ impl Pipeline {
 
     /// One lane of an epoch, from its start or from a [`cursor`](Lane::cursor).
     pub fn lane(&self, opening: &Opening, cursor: Option<&State>) -> Result<Lane, Failure> {
+        if self.0.depth > DEEPEST {
+            let message = format!(
+                "the pipeline has {} steps one behind the other, and {DEEPEST} are the limit: make several into one",
+                self.0.depth
+            );
+            return Err(Failure::fatal(self.0.label(), message));
+        }
         let stage = self.open(&opening.anew(), cursor)?;
         Ok(Lane::new(stage))
     }
@@ -476,6 +494,9 @@ impl Pipeline {
         writeln!(out, "{:depth$}{}", "", self.0.step, depth = depth)
     }
 }
+
+/// Steps that may lie one behind the other: each calls the one before it, on the stack of the thread that asks.
+const DEEPEST: u32 = 200;
 
 /// A number that no other fork of this process has.
 fn fork_number() -> u64 {

@@ -1,8 +1,10 @@
 //! On threads of this process, which share each batch.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{Event, Pool, Work};
+use crate::asking::asking;
 use crate::dataset::WorkerInfo;
 use crate::error::{Error, Panic};
 use crate::plan::Task;
@@ -48,7 +51,26 @@ struct Shared<W: Work> {
     state: Mutex<State<W>>,
     /// Signalled when there is something to begin, or to stop for.
     ready: Condvar,
+    /// The epoch whose tasks are wanted; what works on others gives up where it asks.
+    wanted: Arc<AtomicU64>,
     threads: usize,
+}
+
+/// No epoch.
+const NONE: u64 = u64::MAX;
+
+thread_local! {
+    /// The epoch of the task at hand, and the one that is wanted.
+    static WANTED: RefCell<Option<(u64, Arc<AtomicU64>)>> = const { RefCell::new(None) };
+}
+
+/// Whether anybody wants what this thread makes.
+fn wanted() -> bool {
+    WANTED.with_borrow(|wanted| {
+        wanted
+            .as_ref()
+            .is_none_or(|(epoch, wanted)| wanted.load(Ordering::Relaxed) == *epoch)
+    })
 }
 
 struct State<W: Work> {
@@ -137,6 +159,7 @@ impl<W: Work> Threads<W> {
             infos,
             state: Mutex::new(state),
             ready: Condvar::new(),
+            wanted: Arc::default(),
             threads: count,
         });
         let (sender, events) = crossbeam_channel::unbounded();
@@ -150,6 +173,7 @@ impl<W: Work> Threads<W> {
             // If this fails, dropping `pool` ends those that were started.
             let thread = std::thread::Builder::new()
                 .name(format!("feedrate-{number}"))
+                .stack_size(crate::pipeline::STACK)
                 .spawn(move || run(&shared, &sender))
                 .map_err(|error| Error::system(format!("starting thread {number} of {count}"), error))?;
             pool.handles.push(thread);
@@ -170,6 +194,7 @@ impl<W: Work> fmt::Debug for Threads<W> {
 impl<W: Work> Drop for Threads<W> {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
+        self.shared.wanted.store(NONE, Ordering::Relaxed);
         self.shared.ready.notify_all();
         for thread in self.handles.drain(..) {
             // A thread's own panic was reported as an event.
@@ -245,6 +270,7 @@ impl<W: Work> Pool for Threads<W> {
     fn begin_epoch(&mut self, epoch: u64) -> Result<(), Error> {
         let mut state = self.shared.lock();
         state.epoch = epoch;
+        self.shared.wanted.store(epoch, Ordering::Relaxed);
         // What was not begun is not wanted any more; what was begun ends unheard.
         let old = std::mem::take(&mut state.open);
         let lanes: Vec<_> = state
@@ -377,7 +403,9 @@ impl<W: Work> Shared<W> {
     /// reported in order.
     fn lane(&self, worker: usize, task: &Task<W::Job>, mut lane: Option<W::Lane>, events: &Sender<Message<W::Output>>) {
         let free = FreeLane(self, worker);
-        let output = self.work.finish(self.infos[worker], task, Vec::new(), &mut lane);
+        WANTED.set(Some((task.epoch, Arc::clone(&self.wanted))));
+        let finish = || self.work.finish(self.infos[worker], task, Vec::new(), &mut lane);
+        let output = asking(wanted, finish);
         std::mem::forget(free);
         send(events, Event::of(worker, task, output));
         let mut state = self.lock();

@@ -7,6 +7,7 @@ mod loader;
 mod pools;
 #[cfg(all(feature = "processes", target_os = "linux"))]
 mod processes;
+mod reported;
 mod resume;
 mod simulated;
 mod sources;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::asking;
 use crate::batch::Value;
 use crate::dataset::WorkerInfo;
 use crate::error::{BoxError, Error, Panic};
@@ -40,6 +41,9 @@ impl Open {
         }
         while !self.over && self.waiting.len() < samples {
             let Some(lane) = &mut self.lane else { break };
+            if !asking::go_on_now() {
+                return Err((false, "the epoch is not wanted any more".into()));
+            }
             match catch(|| lane.next().map_err(BoxError::from)) {
                 Ok(Some(sample)) => self.waiting.push(sample.value),
                 Ok(None) => self.over = true,

@@ -1,8 +1,9 @@
 //! Steps that run what lies before them in threads of their own.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,9 @@ use crate::asking;
 use crate::error::BoxError;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
+
+/// Bytes of stack of a thread that runs a pipeline, whose steps call one another: virtual memory, which is taken as far as it is used.
+pub(crate) const STACK: usize = 8 << 20;
 
 /// How often who waits looks whether to give up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -81,6 +85,8 @@ struct Shared {
     signal: Arc<Signal>,
     limit: usize,
     label: String,
+    /// What [`Queue::stopped`] says, without the lock.
+    halted: AtomicBool,
     /// The process whose thread it is: a fork's child has none.
     owner: u32,
 }
@@ -133,8 +139,23 @@ pub fn stop_ahead(patience: Duration, hurry: impl FnOnce()) {
     }
 }
 
+thread_local! {
+    /// Whose elements this thread makes.
+    static MAKES: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
+}
+
+/// Whether anybody wants what this thread makes.
+fn wanted() -> bool {
+    MAKES.with_borrow(|shared| {
+        shared
+            .upgrade()
+            .is_none_or(|shared| !shared.halted.load(Ordering::Relaxed))
+    })
+}
+
 impl Shared {
     fn stop(&self) {
+        self.halted.store(true, Ordering::Relaxed);
         lock(&self.queue).stopped = true;
         self.room.notify_all();
         self.signal.raise();
@@ -157,12 +178,15 @@ impl Shared {
             let mut stage = lock(&self.stage);
             let before = if quiet == 0 { Some(stage.cursor()) } else { None };
             quiet = before.as_ref().map_or(quiet, |before| before.weight() / LIGHT + 1) - 1;
-            let found = catch_unwind(AssertUnwindSafe(|| stage.next())).unwrap_or_else(|panic| {
+            let next = AssertUnwindSafe(|| asking::asking(wanted, || stage.next()));
+            let found = catch_unwind(next).unwrap_or_else(|panic| {
                 let message = crate::error::Panic::from_payload(&*panic);
                 Err(Failure::fatal(&self.label, format!("panicked: {message}")))
             });
             let mut queue = lock(&self.queue);
             match found {
+                // It may be because of that.
+                Err(_) if self.halted.load(Ordering::Relaxed) => queue.ended = true,
                 Ok(Some(sample)) => queue.ready.push_back(Ok(sample)),
                 Ok(None) => queue.ended = true,
                 Err(failure) => {
@@ -243,6 +267,7 @@ impl Ahead {
             limit: limit.max(1),
             label,
             owner: std::process::id(),
+            halted: AtomicBool::new(false),
         });
         Ok(Self { shared, started: false })
     }
@@ -265,13 +290,17 @@ impl Ahead {
             live.push(Arc::downgrade(&shared));
         }
         let run = Arc::clone(&shared);
-        let spawned = thread::Builder::new().name("feedrate-ahead".to_owned()).spawn(move || {
-            match AROUND.get() {
-                Some(around) => around(&mut || run.run()),
-                None => run.run(),
-            }
-            run.gone();
-        });
+        let spawned = thread::Builder::new()
+            .name("feedrate-ahead".to_owned())
+            .stack_size(STACK)
+            .spawn(move || {
+                MAKES.set(Arc::downgrade(&run));
+                match AROUND.get() {
+                    Some(around) => around(&mut || run.run()),
+                    None => run.run(),
+                }
+                run.gone();
+            });
         if let Err(error) = spawned {
             shared.gone();
             return Err(Failure::fatal(
@@ -308,6 +337,10 @@ impl Ahead {
     }
 
     fn cursor(&self) -> State {
+        if self.own().is_err() {
+            // A thread that is not here may hold the locks for ever. Who takes it up is told.
+            return State::map([("forked", State::Bool(true))]);
+        }
         let stage = lock(&self.shared.stage);
         let queue = lock(&self.shared.queue);
         // What failed is tried again, and what lies behind it comes again.
@@ -378,11 +411,21 @@ fn failure_of(state: &State) -> Result<Failure, Failure> {
     })
 }
 
+/// Refuses what [`Ahead::cursor`] gives in a fork's child.
+fn known(label: &str, cursor: Option<&State>) -> Result<(), Failure> {
+    if cursor.is_none_or(|cursor| cursor.get("forked").is_none()) {
+        return Ok(());
+    }
+    let message = "the state was taken in a fork of the process whose thread runs ahead, and says nothing: take it in that process";
+    Err(Failure::fatal(label, message))
+}
+
 /// `prefetch`: so many elements are made ahead by another thread.
 pub(super) struct Prefetched(Ahead);
 
 impl Prefetched {
     pub(super) fn open(site: &Site, count: usize) -> Result<Self, Failure> {
+        known(&site.label(), site.cursor)?;
         let input = site.input()?;
         Ahead::new(input, count, site.label(), site.cursor, Arc::default()).map(Self)
     }
@@ -444,6 +487,7 @@ impl Ready {
         let mut inputs = Vec::with_capacity(many);
         for at in 0..many {
             let cursor = saved.map(|saved| &saved[at]);
+            known(&site.label(), cursor)?;
             let inner = cursor.map(|cursor| cursor.entry("input")).transpose()?;
             let stage = site.input_as(site.opening, at, inner)?;
             inputs.push(Ahead::new(stage, count, site.label(), cursor, Arc::clone(&signal))?);

@@ -1,6 +1,7 @@
 //! Steps that look at one element at a time.
 
 use super::{Columns, Failure, Next, Origin, Place, Sample, Site, Stage, blamed, foreign, parent};
+use crate::asking;
 use crate::batch::Value;
 use crate::pipeline::function::{Call, Func};
 use crate::state::State;
@@ -180,6 +181,9 @@ impl Stage for Kept {
             };
             if stays {
                 return Ok(Some(sample));
+            }
+            if !asking::go_on_now() {
+                return Err(Failure::fatal(&*self.caller.label, "interrupted"));
             }
         }
         Ok(None)

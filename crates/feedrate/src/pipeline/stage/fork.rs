@@ -12,7 +12,7 @@ use crate::pipeline::step::Branch;
 use crate::state::State;
 
 /// Which trunk: the fork, the share that is read, and whether a cache lies behind.
-type Name = (u64, u64, u64, bool);
+type Name = (u64, u64, usize, u64, u64, bool);
 
 /// The streams that branches opened together share.
 #[derive(Clone, Default)]
@@ -214,7 +214,16 @@ pub(super) struct Branched {
 impl Branched {
     pub(super) fn open(site: &Site, branch: &Branch) -> Result<Self, Failure> {
         let opening = site.opening;
-        let name = (branch.fork, opening.lane, opening.lanes, opening.frozen);
+        // Whoever gives numbers may give one twice: what is forked has to be the same, too.
+        let input = site.node().inputs[0].fingerprint();
+        let name = (
+            branch.fork,
+            input,
+            branch.of,
+            opening.lane,
+            opening.lanes,
+            opening.frozen,
+        );
         let trunks = opening.trunks.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = trunks.get(&name).and_then(Weak::upgrade);
         // A branch that is read twice has two trunks.
@@ -284,6 +293,9 @@ impl Opening {
     pub(in crate::pipeline) fn anew(&self) -> Self {
         Self {
             trunks: Trunks::default(),
+            // Its fields are anybody's.
+            lanes: self.lanes.max(1),
+            block: self.block.max(1),
             ..self.clone()
         }
     }

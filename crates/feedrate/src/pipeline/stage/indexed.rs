@@ -134,6 +134,6 @@ impl Stage for Shuffled {
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
         let parts = self.table.ends.len() - 1;
-        reread(&self.table.label, &*self.table.source, parts, places)
+        reread(&self.table.label, &*self.table.source, parts, places, &mut None)
     }
 }

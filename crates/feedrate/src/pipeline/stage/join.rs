@@ -164,9 +164,9 @@ pub(super) struct Interleaved {
 impl Interleaved {
     pub(super) fn open(site: &Site, block: usize) -> Result<Self, Failure> {
         Ok(Self {
+            at: usize::try_from(site.number("at")?).unwrap_or(0) % site.node().inputs.len().max(1),
             inputs: Inputs::open(site)?,
             block: block as u64,
-            at: usize::try_from(site.number("at")?).unwrap_or(0),
             given: site.number("given")?,
         })
     }

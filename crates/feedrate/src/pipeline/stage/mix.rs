@@ -276,7 +276,12 @@ fn collect(state: &State, path: &mut Vec<String>, found: &mut BTreeMap<(usize, V
                 match (key.as_str(), entry) {
                     // All lanes are of one definition.
                     ("lanes", State::List(lanes)) => lanes.iter().for_each(|lane| within("lanes".into(), lane)),
-                    ("lanes", State::Map(lanes)) => lanes.values().for_each(|lane| within("lanes".into(), lane)),
+                    // Those of Python's loaders, by their numbers.
+                    ("lanes", State::Map(lanes)) if lanes.keys().all(|lane| lane.parse::<u64>().is_ok()) => {
+                        for lane in lanes.values() {
+                            within("lanes".into(), lane);
+                        }
+                    }
                     _ => within(key.clone(), entry),
                 }
             }

@@ -26,6 +26,8 @@ pub(super) struct Reading {
     ordinal: u64,
     /// Rows that are read one by one, since as columns they could not be: to know which of them is bad.
     single: usize,
+    /// Of elements that were made again.
+    kept: Kept,
 }
 
 #[derive(Debug, Clone)]
@@ -111,6 +113,7 @@ impl Reading {
             },
             ordinal: site.number("ordinal")?,
             single: 0,
+            kept: None,
         })
     }
 
@@ -286,7 +289,7 @@ impl Stage for Reading {
     }
 
     fn again(&mut self, places: &[Place]) -> Result<Vec<Sample>, Failure> {
-        reread(&self.label, &*self.source, self.parts.len(), places)
+        reread(&self.label, &*self.source, self.parts.len(), places, &mut self.kept)
     }
 
     fn columns(&mut self, rows: usize) -> Option<Result<(Columns, Place), Failure>> {
@@ -377,8 +380,18 @@ pub(super) fn origin(source: &dyn Source, place: &Place) -> Option<Origin> {
     })
 }
 
-/// Reads records again, each part once, from front to back.
-pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[Place]) -> Result<Vec<Sample>, Failure> {
+/// A reader that is kept for the next call of [`reread`], with its part.
+pub(super) type Kept = Option<(u32, Box<dyn Reader>)>;
+
+/// Reads records again, each part once, from front to back. Where any place is found by reading all that lies before, the reader is kept:
+/// who asks for one run of records after the other does not pay for that each time.
+pub(super) fn reread(
+    label: &str,
+    source: &dyn Source,
+    parts: usize,
+    places: &[Place],
+    kept: &mut Kept,
+) -> Result<Vec<Sample>, Failure> {
     let mut wanted = Vec::with_capacity(places.len());
     for (at, place) in places.iter().enumerate() {
         match place {
@@ -388,7 +401,7 @@ pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[P
     }
     wanted.sort_unstable();
     let mut found: Vec<Option<Sample>> = vec![None; places.len()];
-    let mut open: Option<(u32, Box<dyn Reader>)> = None;
+    let mut open = kept.take();
     let failed = |error: SourceError| {
         let mut failure = Failure::reading(label, error);
         failure.may_continue = false;
@@ -409,7 +422,12 @@ pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[P
                 let ahead = mark.number - reader.mark().number;
                 if source.indexed() && reader.seek(mark.number).map_err(failed)? {
                     reader
-                } else if ahead <= NEAR || !source.seeks() {
+                } else if ahead <= NEAR {
+                    reader.skip(ahead).map_err(failed)?;
+                    reader
+                } else if reader.go_to(mark).map_err(failed)? {
+                    reader
+                } else if far(source, &*reader) {
                     reader.skip(ahead).map_err(failed)?;
                     reader
                 } else {
@@ -431,11 +449,17 @@ pub(super) fn reread(label: &str, source: &dyn Source, parts: usize, places: &[P
         };
         found[at] = Some(Reading::sample(part as usize, record));
     }
+    *kept = open.filter(|(_, reader)| far(source, &**reader));
     found
         .into_iter()
         .zip(places)
         .map(|(sample, place)| sample.ok_or_else(|| foreign(label, place)))
         .collect()
+}
+
+/// Whether a place in this part is found only by reading what lies before.
+fn far(source: &dyn Source, reader: &dyn Reader) -> bool {
+    !source.seeks() || reader.packed().is_some()
 }
 
 /// Records that are passed over rather than opening the part again behind them.

@@ -24,15 +24,24 @@ impl Scale {
 
     /// The element's number; never NaN.
     pub(super) fn weigh(&self, sample: &Sample) -> Result<f64, Failure> {
+        self.exactly(sample).map(|(number, _)| number)
+    }
+
+    /// The same with what it is as a whole number, which tells those apart that are one number in floating point.
+    pub(super) fn exactly(&self, sample: &Sample) -> Result<(f64, i64), Failure> {
         let call = Call {
             place: sample.place.key(),
             ..self.call
         };
         let found = self.by.map(sample.value.clone(), &call).and_then(Value::native);
         match plain(found.map_err(|error| Failure::element(&self.label, error))?) {
-            #[expect(clippy::cast_precision_loss, reason = "lengths; ties keep their order")]
-            Value::Int(x) => Ok(x as f64),
-            Value::Float(x) if !x.is_nan() => Ok(x),
+            #[expect(clippy::cast_precision_loss, reason = "the number itself is beside it")]
+            Value::Int(x) => Ok((x as f64, x)),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "where it matters, beyond 2^53, it is whole"
+            )]
+            Value::Float(x) if !x.is_nan() => Ok((x, x as i64)),
             other => {
                 let message = format!("the key of an element is {}, and not a number", other.kind());
                 Err(Failure::element(&self.label, message.into()))

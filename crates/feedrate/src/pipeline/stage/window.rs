@@ -91,7 +91,7 @@ pub(super) struct Sorted {
     /// The window that is being filled.
     filling: Vec<Sample>,
     /// Keys of the first ones of a full one.
-    keys: Vec<f64>,
+    keys: Vec<(f64, i64)>,
     /// The sorted window, in reverse.
     ready: Vec<Sample>,
 }
@@ -114,7 +114,7 @@ impl Sorted {
     /// Sorts what was filled; one whose key cannot be had is left out and reported.
     fn sort(&mut self) -> Result<(), Failure> {
         while let Some(sample) = self.filling.get(self.keys.len()) {
-            match self.scale.weigh(sample) {
+            match self.scale.exactly(sample) {
                 Ok(key) => self.keys.push(key),
                 // Nothing against the element.
                 Err(failure) if failure.alone() => return Err(failure),
@@ -124,8 +124,8 @@ impl Sorted {
                 }
             }
         }
-        let mut keyed: Vec<(f64, usize)> = std::mem::take(&mut self.keys).into_iter().zip(0..).collect();
-        keyed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut keyed: Vec<((f64, i64), usize)> = std::mem::take(&mut self.keys).into_iter().zip(0..).collect();
+        keyed.sort_by(|(a, at), (b, bt)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(at.cmp(bt)));
         let mut filling: Vec<Option<Sample>> = std::mem::take(&mut self.filling).into_iter().map(Some).collect();
         self.ready = keyed.iter().rev().filter_map(|(_, at)| filling[*at].take()).collect();
         Ok(())

@@ -145,6 +145,11 @@ impl Source for ArrowIpc {
         self.filter.is_none()
     }
 
+    /// With a filter, all rows from the start of a row group or batch on are looked at.
+    fn seeks(&self) -> bool {
+        self.filter.is_none()
+    }
+
     fn index(&self) -> Result<Arc<[u64]>, SourceError> {
         self.shards.index(|part| {
             let (table, name) = self.table(part)?;

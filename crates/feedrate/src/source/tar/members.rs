@@ -34,6 +34,8 @@ pub(super) enum End {
     Marked,
     /// Behind a member.
     Bare,
+    /// Within the zeros that fill the last block of a body.
+    Short,
 }
 
 /// Walks over an archive.
@@ -43,6 +45,8 @@ pub(super) struct Members {
     next: u64,
     member: Member,
     ended: Option<End>,
+    /// Zeros behind the last body are missing.
+    short: bool,
     /// Whether zeros end the archive, or only what was appended so far.
     past_end: bool,
     /// What was wrong; nothing is read behind it.
@@ -58,6 +62,7 @@ impl Members {
             ended: None,
             past_end,
             broken: None,
+            short: false,
         }
     }
 
@@ -116,13 +121,14 @@ impl Members {
 
     fn step(&mut self) -> Result<bool, SourceError> {
         let offset = self.next;
-        // The padding of the last body may be missing.
+        // The padding of the last body may be missing: then nothing comes behind it, and whoever reads says what that means.
         let gap = offset.saturating_sub(self.stream.offset());
         let passed = self.stream.pass(gap)?;
         if passed + (BLOCK as u64) <= gap {
             let message = "the archive ends in the body of a member";
             return Err(self.stream.error(Fault::Truncated, message).of(self.display()));
         }
+        self.short = passed < gap;
         self.member.offset = offset;
         let mut pax: Option<Pax> = None;
         let mut long: Option<Vec<u8>> = None;
@@ -215,7 +221,11 @@ impl Members {
             // With zeros passed over, the end is still a marked one.
             let bare = length == 0 && self.ended.is_none();
             self.stream.finish()?;
-            self.ended = Some(if bare { End::Bare } else { End::Marked });
+            self.ended = Some(match (bare, self.short) {
+                (true, true) => End::Short,
+                (true, false) => End::Bare,
+                (false, _) => End::Marked,
+            });
             return Ok(None);
         }
     }

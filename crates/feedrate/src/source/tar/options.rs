@@ -48,7 +48,7 @@ pub enum Missing {
 #[non_exhaustive]
 pub enum EndMark {
     /// Archives without any of the zeros are right, if their last sample has at least the fields of the shard's first. Otherwise the last sample
-    /// may have lost members, and the archive counts as truncated; so does one with a single sample.
+    /// may have lost members, and the archive counts as truncated; so does one with a single sample, and one that ends within a block.
     #[default]
     Checked,
     /// An archive without zeros at its end is truncated.

@@ -322,10 +322,13 @@ impl TarReader {
         if self.first_fields.is_none() && self.number == 0 {
             self.first_fields = Some(sample.seen.clone());
         }
-        if self.pending || self.members.end() != Some(End::Bare) || self.options.end == EndMark::Optional {
+        let short = self.members.end() == Some(End::Short);
+        if self.pending || !(short || self.members.end() == Some(End::Bare)) || self.options.end == EndMark::Optional {
             return Ok(());
         }
-        let message = if self.options.end == EndMark::Required {
+        let message = if short {
+            "the archive ends within the last block of a file: all that came behind it is cut off".to_owned()
+        } else if self.options.end == EndMark::Required {
             "the archive ends without the zeros that should end it".to_owned()
         } else {
             let first = self.first_sample(sample)?;
@@ -649,6 +652,10 @@ impl Reader for TarReader {
         let passed = self.pass(count);
         self.members.hop(false);
         passed
+    }
+
+    fn packed(&self) -> Option<&'static str> {
+        self.members.stream().codec().map(Codec::name)
     }
 
     fn seek(&mut self, number: u64) -> Result<bool, SourceError> {
