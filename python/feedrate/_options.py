@@ -137,6 +137,19 @@ def use_threads(loader: Any) -> bool:
     return workers == "thread"
 
 
+def check_ranks(loader: Any) -> None:
+    """Refuses an epoch of a loader that was made as the only one, and that is now one of several ranks."""
+    ranks = progress(loader).ranks
+    if options(loader).distributed != "auto" or ranks is None or ranks.world > 1:
+        return
+    rank, world = _ranks.find()
+    if world > 1:
+        raise RuntimeError(
+            f'distributed="auto" found 1 rank when this loader was made, and this process is rank {rank} of {world} now: each rank would '
+            "read everything. Make the loader behind init_process_group(), or give distributed=(rank, world size)"
+        )
+
+
 def dataset_epoch(dataset: Any) -> Any:
     """The epoch that a dataset was told by ``set_epoch``, if it keeps it as ``epoch``: persistent workers, which have their own
     copies, are told too. Other things than numbers and text reach them by themselves, as a shared value does."""

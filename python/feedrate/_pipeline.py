@@ -69,6 +69,8 @@ class Pipeline:
         #: What holds for the pipeline as a whole: seed, lanes, what happens to bad elements.
         self._options: dict[str, Any] = {**_merged(parents), **(options or {})}
         self._epoch = 0
+        #: An epoch that :meth:`set_epoch` has asked for, which a loader has not begun yet.
+        self._told: int | None = None
         self._depth: int = 1 + max((parent._depth for parent in parents), default=0)
         if self._depth > _DEEPEST:
             raise ValueError(
@@ -487,15 +489,15 @@ class Pipeline:
     # -- iterating
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration the one of this number, from 0."""
-        self._epoch = epoch
+        """Makes the next iteration the one of this number, from 0; also that of a loader over the pipeline."""
+        self._epoch = self._told = epoch
 
     @not_compiled
     def __iter__(self) -> Iterator[Any]:
         """All elements of the next epoch, as one lane."""
         left_out()
         self._refuse_foreign_workers()
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        epoch, self._epoch, self._told = self._epoch, self._epoch + 1, None
         return Elements(self, epoch)
 
     def _refuse_foreign_workers(self) -> None:
@@ -693,7 +695,8 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
     split: Literal["auto", "shards", "records"] = "auto",
     **options: Any,
 ) -> Pipeline:
-    """The samples of shards: paths, patterns (``*``, ``**``, ``{0000..0099}``, ``{a,b}``) or folders, in lexical order of their names.
+    """The samples of shards: paths, patterns (``*``, ``**``, ``{0000..0099}``, ``{a,b}``) or folders. What a pattern or a folder stands for
+    comes in lexical order of its names, and several paths in the order in which they are given.
 
     Each sample is a dict. Nothing is unpickled, and no name in the data leads outside of it; compressed files (gzip, zstd, lz4, xz,
     bz2) are found by content. ``docs/pipelines.md`` lists the formats and their options.
@@ -708,6 +711,8 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
             shard, which it may share with others by records.
         **options: of the format: ``columns``, ``fields``, ``where``, ….
     """
+    if isinstance(paths, (set, frozenset)):
+        raise TypeError("open() takes paths in an order, and a set has another one in each process: give sorted(paths)")
     try:
         given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     except TypeError:
@@ -715,9 +720,16 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
     return _made("open", (), (given, format, options, split, ARRAYS))
 
 
+def _no_text(function: str, items: Any) -> None:
+    """Refuses what has characters for items: it was meant to be a path."""
+    if isinstance(items, (str, os.PathLike)):
+        raise TypeError(f"{function}() takes items, and got the {type(items).__name__} {items!r}: open() reads what a path stands for")
+
+
 def from_items(items: Any) -> Pipeline:
     """The items of a sequence or map-style dataset (``len()`` and ``[index]``): an indexed source. Items are fetched when they are
     wanted, in the worker."""
+    _no_text("from_items", items)
     if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
         raise TypeError(
             f"from_items() takes something with len() and [index], but got {type(items).__name__}: use from_iterable()"
@@ -730,6 +742,7 @@ def from_iterable(items: Iterable[Any]) -> Pipeline:
     items each time; every lane iterates it and keeps its share, so with ``lanes(rows=1)`` it is iterated once. Whatever worker iterates it,
     it is told of none (``get_worker_info()`` is ``None``), for it would give a share only. One that keeps its place in itself (with
     ``state_dict()`` and ``load_state_dict()``) is read by one lane."""
+    _no_text("from_iterable", items)
     if hasattr(items, "__next__"):
         raise TypeError(
             "from_iterable() takes something that can be iterated again, and an iterator is used up: give what it comes of"

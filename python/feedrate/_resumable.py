@@ -98,6 +98,7 @@ class Resumable:
         mine.leave_epochs()
         # torch's own name, with persistent workers for the one iterator.
         self._iterator: Any = None
+        forget_told(self)
         mine.loaded, mine.epoch = state or None, None
         mine.epochs = state["epoch"] if state else 0
         if state and "key" in state:
@@ -166,6 +167,17 @@ class Resumable:
         for part in (me.dataset, *around(me).values()):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
+        forget_told(self)
+
+
+def forget_told(loader: Any) -> int | None:
+    """The epoch that the user has told the loader's pipeline since the last one began; it does not hold any more."""
+    dataset = loader.dataset
+    if not _lanes.is_laned(dataset):
+        return None
+    told: int | None
+    told, dataset._told = dataset._told, None
+    return told
 
 
 @contextlib.contextmanager
@@ -184,6 +196,11 @@ def beginning(loader: Any) -> Iterator[None]:
 def begin_epoch(loader: Any) -> Epoch:
     """The next pass, called as an iterator begins."""
     mine = progress(loader)
+    _options.check_ranks(loader)
+    told = forget_told(loader)
+    if told is not None and (mine.loaded is None or mine.loaded["epoch"] != told):
+        mine.leave_epochs()
+        mine.loaded, mine.epochs = None, told
     last, epoch = mine.epoch, Epoch(loader, mine.loaded, mine.skip + (mine.loaded or {}).get("skip", 0))
     if last is not None and loader._iterator is not None:
         epoch.follow(last)
