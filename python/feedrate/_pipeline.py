@@ -470,7 +470,7 @@ class Pipeline:
     ) -> Pipeline:
         """What happens to elements that cannot be read or made: ``"raise"`` raises in their place, ``"skip"`` leaves them out and takes the
         next ones, so that batches stay full; a function is asked, and its truth means skip. More than ``at_most`` of them in an epoch
-        raise after all. Elements have no numbers then: the pipeline is a stream, for loaders too. ``log`` names a file to which each is
+        raise after all (of each rank: none knows of the others'). Elements have no numbers then: the pipeline is a stream, for loaders too. ``log`` names a file to which each is
         appended as a line of JSON: shard, key, step and reason. A loader's ``skipped`` lists them too.
         """
         if policy not in ("raise", "skip") and not callable(policy):

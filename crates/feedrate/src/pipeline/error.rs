@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::{BoxError, Error};
 use crate::source::{Fault, SourceError};
+use crate::state::State;
 
 /// An element that could not be made, or a pipeline that cannot go on.
 #[derive(Debug)]
@@ -70,6 +71,34 @@ impl Failure {
             may_continue: self.may_continue,
             source,
         }
+    }
+
+    /// One that waits to be reported, for a cursor: the one behind so many others. Its cause is kept as text.
+    pub(crate) fn state(&self, at: usize) -> State {
+        let text = |text: &Option<String>| text.as_ref().map_or(State::Null, |text| text.as_str().into());
+        State::map([
+            ("at", (at as u64).into()),
+            ("step", self.step.as_str().into()),
+            ("shard", text(&self.shard)),
+            ("key", text(&self.key)),
+            ("may_continue", State::Bool(self.may_continue)),
+            ("message", self.source.to_string().into()),
+        ])
+    }
+
+    /// What [`state`](Self::state) wrote.
+    pub(crate) fn of_state(state: &State) -> Result<Self, Self> {
+        let text = |key: &str| match state.get(key) {
+            Some(State::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        Ok(Self {
+            step: state.text("step")?.to_owned(),
+            shard: text("shard"),
+            key: text("key"),
+            may_continue: state.get("may_continue") == Some(&State::Bool(true)),
+            source: BoxError::from(state.text("message")?.to_owned()),
+        })
     }
 
     /// Whether it says nothing of the element, so that other lanes do not see it: an interrupt, a failure of the system.

@@ -71,6 +71,39 @@ fn rounds_that_give_nothing_are_no_end() {
     assert!(given[1] > 300, "{given:?}");
 }
 
+#[test]
+fn a_small_stream_has_its_weight_in_lanes_that_have_no_share_of_it() {
+    let weights = Weights {
+        replacement: true,
+        ..Weights::fixed([1.0, 1.0])
+    };
+    let both = Pipeline::mix([numbers("small", 3), numbers("large", 4000)], weights).unwrap();
+    for lanes in [1, 8, 16] {
+        let mut given = [0; 2];
+        for lane in 0..lanes {
+            let opening = Opening::new(lane, lanes, 16, 7, 0);
+            let mut running = both.lane(&opening, None).unwrap();
+            let mut found = Vec::new();
+            let mut cut = None;
+            while let Some(sample) = running.next().unwrap() {
+                found.push(sample);
+                if found.len() == 50 {
+                    cut = Some(running.cursor());
+                }
+            }
+            for (sum, of) in given.iter_mut().zip(&mixed(&running.cursor())[0].given) {
+                *sum += *of;
+            }
+            let mut again = both.lane(&opening, cut.as_ref()).unwrap();
+            let rest: Vec<_> = std::iter::from_fn(|| again.next().unwrap()).collect();
+            assert_eq!(rest, found[50..], "lane {lane} of {lanes}");
+            assert_eq!(again.again(&[found[7].place.clone()]).unwrap(), found[7..8]);
+        }
+        assert_eq!(given[1], 4000);
+        assert!((3700..4300).contains(&given[0]), "{lanes} lanes: {given:?}");
+    }
+}
+
 /// A function that is no closure.
 struct Panics;
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use super::join::{by_branch, number};
 use super::{Failure, Next, Origin, Place, Sample, Site, Stage};
 use crate::asking;
-use crate::error::BoxError;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
 
@@ -252,7 +251,7 @@ impl Ahead {
             for failed in cursor.list("failed")? {
                 let at = usize::try_from(failed.number("at")?).unwrap_or(usize::MAX);
                 let waiting = Failed {
-                    failure: failure_of(failed)?,
+                    failure: Failure::of_state(failed)?,
                     before: None,
                 };
                 queue.ready.insert(at.min(queue.ready.len()), Err(waiting));
@@ -354,7 +353,7 @@ impl Ahead {
         let ready = || queue.ready.iter().take(kept);
         let places = ready().filter_map(|found| found.as_ref().ok());
         let failed = ready().enumerate();
-        let failed = failed.filter_map(|(at, found)| found.as_ref().err().map(|failed| state_of(at, &failed.failure)));
+        let failed = failed.filter_map(|(at, found)| found.as_ref().err().map(|failed| failed.failure.state(at)));
         let ended = again.is_none() && queue.ended && !queue.stopped;
         State::map([
             ("queue", to_text(places.map(|sample| &sample.place)).into()),
@@ -382,33 +381,6 @@ impl Drop for Ahead {
             self.shared.stop();
         }
     }
-}
-
-/// A failure that waits to be reported, for a cursor. Its cause is kept as text.
-fn state_of(at: usize, failure: &Failure) -> State {
-    let text = |text: &Option<String>| text.as_ref().map_or(State::Null, |text| text.as_str().into());
-    State::map([
-        ("at", (at as u64).into()),
-        ("step", failure.step.as_str().into()),
-        ("shard", text(&failure.shard)),
-        ("key", text(&failure.key)),
-        ("may_continue", State::Bool(failure.may_continue)),
-        ("message", failure.source.to_string().into()),
-    ])
-}
-
-fn failure_of(state: &State) -> Result<Failure, Failure> {
-    let text = |key: &str| match state.get(key) {
-        Some(State::Text(text)) => Some(text.clone()),
-        _ => None,
-    };
-    Ok(Failure {
-        step: state.text("step")?.to_owned(),
-        shard: text("shard"),
-        key: text("key"),
-        may_continue: state.get("may_continue") == Some(&State::Bool(true)),
-        source: BoxError::from(state.text("message")?.to_owned()),
-    })
 }
 
 /// Refuses what [`Ahead::cursor`] gives in a fork's child.

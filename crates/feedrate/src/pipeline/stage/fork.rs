@@ -62,9 +62,6 @@ struct Trunk {
     buffer: usize,
 }
 
-/// What is said of a bad element that a state tells of.
-const BAD: &str = "a bad element, of which another branch was told before the state was taken";
-
 /// Elements that are made again at a time.
 const RUN: usize = 64;
 
@@ -238,16 +235,16 @@ impl Branched {
             trunks.insert(name, Arc::downgrade(&trunk));
             trunk
         };
+        let mut bad = site.failures("bad")?;
         let queue = site.places("queue")?.into_iter();
-        let entry = |place| Entry {
-            held: if place == Place::nowhere() {
-                Held::Bad(Failure::element(site.label(), BAD.into()))
-            } else {
-                Held::Place
+        let mut entry = |place| Entry {
+            held: match (place == Place::nowhere()).then(|| bad.next()).flatten() {
+                Some(failure) => Held::Bad(failure),
+                None => Held::Place,
             },
             place,
         };
-        let queue = queue.map(entry).collect();
+        let queue = queue.map(&mut entry).collect();
         lock(&trunk).waiting[branch.at] = Some(queue);
         Ok(Self { trunk, at: branch.at })
     }
@@ -264,10 +261,16 @@ impl Stage for Branched {
 
     fn cursor(&self) -> State {
         let trunk = lock(&self.trunk);
-        let waiting = trunk.waiting[self.at].iter().flatten().map(|entry| &entry.place);
+        let waiting = || trunk.waiting[self.at].iter().flatten();
+        let bad = waiting().enumerate().filter_map(|(at, entry)| match &entry.held {
+            Held::Bad(failure) => Some(failure.state(at)),
+            _ => None,
+        });
+        let waiting = waiting().map(|entry| &entry.place);
         State::map([
             ("input", trunk.stage.cursor()),
             ("queue", to_text(waiting).into()),
+            ("bad", State::List(bad.collect())),
             ("ended", State::Bool(trunk.ended)),
         ])
     }

@@ -218,20 +218,15 @@ enum Taken {
     Place(Place),
 }
 
-/// What is said of a bad element that a state tells of.
-const BAD: &str = "a bad element, in front of which the list at hand was interrupted";
-
 impl Zipped {
     pub(super) fn open(site: &Site) -> Result<Self, Failure> {
         let inputs = Inputs::open(site)?;
         let mut taken = Vec::new();
         if site.cursor.is_some_and(|cursor| cursor.get("taken").is_some()) {
+            let mut bad = site.failures("bad")?;
             for place in site.places("taken")? {
-                taken.push(if place == Place::nowhere() {
-                    Taken::Bad(Failure::element(&*inputs.label, BAD.into()))
-                } else {
-                    Taken::Place(place)
-                });
+                let failure = (place == Place::nowhere()).then(|| bad.next()).flatten();
+                taken.push(failure.map_or(Taken::Place(place), Taken::Bad));
             }
         }
         taken.truncate(inputs.stages.len());
@@ -293,8 +288,15 @@ impl Stage for Zipped {
             Taken::Bad(_) => &bad,
             Taken::Place(place) => place,
         });
-        let taken = ("taken", State::from(to_text(taken)));
-        State::map(self.inputs.state().into_iter().chain([taken]))
+        let failures = self.taken.iter().enumerate().filter_map(|(at, one)| match one {
+            Taken::Bad(failure) => Some(failure.state(at)),
+            _ => None,
+        });
+        let taken = [
+            ("taken", State::from(to_text(taken))),
+            ("bad", State::List(failures.collect())),
+        ];
+        State::map(self.inputs.state().into_iter().chain(taken))
     }
 
     fn origin(&mut self, place: &Place) -> Option<Origin> {

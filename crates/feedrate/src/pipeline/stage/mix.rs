@@ -17,10 +17,12 @@ struct Stream {
     ended: bool,
     /// It has ended once.
     over: bool,
-    /// The round at hand has given something.
-    any: bool,
+    /// Elements of the round at hand.
+    here: u64,
     /// Rounds before it in a row that have given nothing.
     idle: u64,
+    /// With replacement, a lane that has no share of it draws from all of it: otherwise its weight would hold in the other lanes only.
+    whole: bool,
     /// Elements that came of it.
     given: u64,
     /// How many were to be expected by the weights, among the streams that had not ended.
@@ -66,12 +68,14 @@ impl Mixed {
             let round = state.map_or(Ok(0), |state| state.number("round"))?;
             let cursor = state.map(|state| state.entry("input")).transpose()?;
             let flag = |key: &str| state.is_some_and(|state| state.get(key) == Some(&State::Bool(true)));
+            let whole = flag("whole");
             opened.streams.push(Stream {
-                stage: opened.begin(at, round, cursor)?,
+                stage: opened.begin(at, round, whole, cursor)?,
+                whole,
                 round,
                 ended: flag("ended"),
                 over: flag("over"),
-                any: flag("any"),
+                here: state.map_or(Ok(0), |state| state.number("here"))?,
                 idle: state.map_or(Ok(0), |state| state.number("idle"))?,
                 given: state.map_or(Ok(0), |state| state.number("given"))?,
                 expected: f64::from_bits(state.map_or(Ok(0), |state| state.number("expected"))?),
@@ -80,13 +84,14 @@ impl Mixed {
         Ok(opened)
     }
 
-    fn begin(&self, at: usize, round: u64, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
+    fn begin(&self, at: usize, round: u64, whole: bool, cursor: Option<&State>) -> Result<Box<dyn Stage>, Failure> {
         let site = Site {
             pipeline: &self.pipeline,
             opening: &self.opening,
             cursor: None,
         };
         let opening = self.opening.round(round);
+        let opening = if whole { opening.sharing(0, 1) } else { opening };
         site.input_as(&opening, at, cursor)
     }
 
@@ -162,7 +167,7 @@ impl Stage for Mixed {
         while let Some(at) = self.pick() {
             let stream = &mut self.streams[at];
             if let Some(sample) = stream.stage.next()? {
-                stream.any = true;
+                stream.here += 1;
                 stream.given += 1;
                 self.draws += 1;
                 let round = u32::try_from(stream.round).unwrap_or(u32::MAX);
@@ -171,15 +176,16 @@ impl Stage for Mixed {
             }
             stream.over = true;
             // What gives nothing is not begun again for ever.
-            stream.idle = if stream.any { 0 } else { stream.idle + 1 };
+            stream.idle = if stream.here > 0 { 0 } else { stream.idle + 1 };
             if !self.weights.replacement || stream.idle >= IDLE {
                 stream.ended = true;
                 continue;
             }
-            stream.any = false;
+            stream.whole |= stream.given == 0;
+            stream.here = 0;
             stream.round += 1;
-            let round = stream.round;
-            self.streams[at].stage = self.begin(at, round, None)?;
+            let (round, whole) = (stream.round, stream.whole);
+            self.streams[at].stage = self.begin(at, round, whole, None)?;
         }
         Ok(None)
     }
@@ -191,8 +197,9 @@ impl Stage for Mixed {
                 ("round", stream.round.into()),
                 ("ended", State::Bool(stream.ended)),
                 ("over", State::Bool(stream.over)),
-                ("any", State::Bool(stream.any)),
+                ("here", stream.here.into()),
                 ("idle", stream.idle.into()),
+                ("whole", State::Bool(stream.whole)),
                 ("given", stream.given.into()),
                 ("expected", stream.expected.to_bits().into()),
             ])
@@ -231,7 +238,7 @@ impl Stage for Mixed {
             let samples = if self.streams[at].round == round {
                 self.streams[at].stage.again(&inner)?
             } else {
-                self.begin(at, round, None)?.again(&inner)?
+                self.begin(at, round, self.streams[at].whole, None)?.again(&inner)?
             };
             for ((_, _, k, _), sample) in group.iter().zip(samples) {
                 found[*k] = Some(sample.at(places[*k].clone()));

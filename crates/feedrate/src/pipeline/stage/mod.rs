@@ -213,6 +213,13 @@ impl Site<'_> {
         }
     }
 
+    /// What waits to be reported, in order.
+    fn failures(&self, key: &str) -> Result<std::vec::IntoIter<Failure>, Failure> {
+        let saved = self.cursor.map_or(Ok(&[][..]), |cursor| cursor.list(key))?;
+        let found: Result<Vec<_>, _> = saved.iter().map(Failure::of_state).collect();
+        Ok(found?.into_iter())
+    }
+
     /// Opens the only input, with the cursor's entry for it.
     fn input(&self) -> Result<Box<dyn Stage>, Failure> {
         self.input_as(self.opening, 0, self.entry("input")?)
