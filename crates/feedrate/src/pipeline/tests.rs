@@ -492,6 +492,14 @@ fn branches_are_read_once_and_all_of_them() {
 }
 
 #[test]
+fn weights_of_a_mix_have_a_finite_sum() {
+    let mix = |weights: [f64; 2]| Pipeline::mix([numbers(&[9], true), numbers(&[9], true)], Weights::fixed(weights));
+    let error = mix([1e308, 1e308]).unwrap_err().to_string();
+    assert!(error.contains("their sum must be finite"), "{error}");
+    assert!(mix([1e308, 0.0]).is_ok());
+}
+
+#[test]
 fn a_cache_makes_each_element_once_and_the_same_in_all_epochs() {
     let folder = std::env::temp_dir().join(format!("feedrate-cache-{}", std::process::id()));
     let made = Arc::new(AtomicU64::new(0));
