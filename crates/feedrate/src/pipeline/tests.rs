@@ -41,6 +41,10 @@ impl Source for Parts {
             .collect()
     }
 
+    fn files(&self, _: usize) -> Result<Vec<std::path::PathBuf>, SourceError> {
+        Ok(Vec::new())
+    }
+
     fn open(
         &self,
         part: usize,
