@@ -3,12 +3,16 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::batch::{DType, Value};
 use crate::source::mutate::Folder;
-use crate::source::{Csv, Files, IndexAt, Indexed, JsonLines, Mds, Npy, Source, Tar, TfRecords, Tokens, Windows};
+use crate::source::{
+    Csv, Files, IndexAt, Indexed, JsonLines, Mark, Mds, Npy, Part, Reader, Source, SourceError, Tar, TfRecords, Tokens,
+    Windows,
+};
 use crate::store::Blob;
 
 /// As if it was written anew, with the same size.
@@ -93,4 +97,80 @@ fn a_cache_of_cut_files_sees_that_they_were_rewritten() {
     folder.file("a.jsonl", b"{\"x\": 3}\n{\"x\": 4}\n");
     touch(&path, 1);
     assert_eq!(run(), [Value::Int(3), Value::Int(4)]);
+}
+
+/// Counts how often it is asked for its files.
+#[derive(Debug)]
+struct Counted {
+    lines: JsonLines,
+    asked: Arc<AtomicU64>,
+}
+
+impl Source for Counted {
+    fn format(&self) -> &'static str {
+        "counted"
+    }
+
+    fn describe(&self) -> String {
+        self.lines.describe()
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        self.lines.parts()
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.lines.files(part)
+    }
+
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        self.lines.open(part, from)
+    }
+}
+
+#[test]
+fn lanes_of_an_epoch_look_at_the_files_once() {
+    let folder = Folder::new("lanes");
+    let path = folder.file("a.jsonl", b"{\"x\": 1}\n{\"x\": 2}\n{\"x\": 3}\n");
+    for cache in [
+        Cache::memory(1 << 20),
+        Cache::files(folder.path().join("kept"), 1 << 20),
+    ] {
+        folder.file("a.jsonl", b"{\"x\": 1}\n{\"x\": 2}\n{\"x\": 3}\n");
+        touch(&path, 1);
+        let asked = Arc::new(AtomicU64::new(0));
+        let source = Counted {
+            lines: JsonLines::new([path.to_str().unwrap()]),
+            asked: Arc::clone(&asked),
+        };
+        let kept = Pipeline::source(source).map("same", |value, _| Ok(value)).cache(cache);
+        let asked = || asked.swap(0, Ordering::Relaxed);
+        // Also where each lane reads all, and in whatever order they are opened, at the same time too.
+        for pipeline in [&kept, &kept.take(2), &kept.repeat(Some(2))] {
+            for epoch in 0..2 {
+                for lane in [3, 0, 1, 2] {
+                    pipeline.lane(&Opening::new(lane, 4, 1, 0, epoch), None).unwrap();
+                }
+                assert_eq!(asked(), 1, "{pipeline}");
+            }
+            std::thread::scope(|scope| {
+                for lane in 0..4 {
+                    scope.spawn(move || pipeline.lane(&Opening::new(lane, 4, 1, 0, 2), None).unwrap());
+                }
+            });
+            assert_eq!(asked(), 1, "{pipeline}");
+        }
+        // The same epoch again sees what was written since.
+        let found = || {
+            let x = |value: Result<Value, Failure>| value.unwrap().get("x").cloned().unwrap();
+            kept.iter().unwrap().map(x).collect::<Vec<_>>()
+        };
+        assert_eq!(found(), [1, 2, 3].map(Value::Int));
+        assert_eq!(found(), [1, 2, 3].map(Value::Int));
+        folder.file("a.jsonl", b"{\"x\": 4}\n{\"x\": 5}\n{\"x\": 6}\n");
+        touch(&path, 2);
+        assert_eq!(found(), [4, 5, 6].map(Value::Int));
+        assert_eq!(asked(), 3);
+    }
 }
