@@ -4,6 +4,7 @@
 //! The pools must run the works of [`probe`] and [`probe_stream`].
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -82,6 +83,10 @@ impl Source for Cracked {
 
     fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
         self.numbers.parts()
+    }
+
+    fn files(&self, _: usize) -> Result<Vec<PathBuf>, SourceError> {
+        Ok(Vec::new())
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

@@ -1,6 +1,7 @@
 //! Python sequences and iterables as sources.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use feedrate::source::{Fault, Mark, Part, Reader, Record, Source, SourceError};
@@ -47,6 +48,10 @@ impl Source for Iterated {
             bytes: None,
         };
         Ok(vec![part].into())
+    }
+
+    fn files(&self, _: usize) -> Result<Vec<PathBuf>, SourceError> {
+        Ok(Vec::new())
     }
 
     fn open(&self, _: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

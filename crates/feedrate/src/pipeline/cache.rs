@@ -3,13 +3,14 @@
 //! A file holds entries one after the other: the length of a place and of a value, the CRC-32C of both, the place, the value, which has a
 //! byte more where it is a collated batch. Each process appends to a file of its own and reads those of all; an entry that is cut off or damaged is as good as none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::owned::Owned;
 use super::sample::{Place, Sample};
@@ -28,7 +29,26 @@ pub struct Cache {
     version: String,
     /// Where it stays locked, nothing is known and nothing kept.
     inner: Owned<Inner>,
+    /// What the files were when lanes were opened, by the pass over the data, oldest first.
+    stamps: Owned<Vec<Stamped>>,
 }
+
+/// What lanes of one pass over the data go by.
+struct Stamped {
+    pass: Pass,
+    data: u64,
+    since: Instant,
+    /// The lanes that have it.
+    lanes: HashSet<u64>,
+}
+
+/// The steps before, the seed, the pass over the data, the number of the step, and that of lanes.
+type Pass = [u64; 5];
+
+/// Lanes of a pass that are opened later than this look at the files themselves.
+const TOGETHER: Duration = Duration::from_secs(60);
+/// Passes that are under way at a time, of several loaders and of steps that begin again.
+const PASSES: usize = 16;
 
 #[derive(Default)]
 struct Inner {
@@ -76,6 +96,7 @@ impl Cache {
             folder: None,
             version: String::new(),
             inner: Owned::default(),
+            stamps: Owned::default(),
         }
     }
 
@@ -89,6 +110,7 @@ impl Cache {
             folder: Some(folder.into()),
             version: String::new(),
             inner: Owned::default(),
+            stamps: Owned::default(),
         }
     }
 
@@ -103,6 +125,33 @@ impl Cache {
     pub(super) fn key(&self, steps: u64, seed: u64, data: u64) -> u64 {
         let key = format!("{steps:016x} {seed} {data:016x}{}", self.version);
         fnv(key.bytes())
+    }
+
+    /// The stamp of the data, which `look` asks the file system for: once for the lanes of a pass, however many files there are. A lane that is
+    /// opened again looks anew, for the files may be others since; so do those behind it.
+    pub(super) fn stamp<E>(&self, pass: Pass, lane: u64, look: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
+        // Others of this pass wait for what is found.
+        let Some(mut stamps) = self.stamps.lock() else {
+            return look();
+        };
+        stamps.retain(|one| one.since.elapsed() < TOGETHER);
+        if let Some(one) = stamps.iter_mut().find(|one| one.pass == pass)
+            && one.lanes.insert(lane)
+        {
+            return Ok(one.data);
+        }
+        stamps.retain(|one| one.pass != pass);
+        let data = look()?;
+        if stamps.len() >= PASSES {
+            stamps.remove(0);
+        }
+        stamps.push(Stamped {
+            pass,
+            data,
+            since: Instant::now(),
+            lanes: HashSet::from([lane]),
+        });
+        Ok(data)
     }
 
     /// Finds what other processes have written since. Called when a lane is opened.

@@ -5,6 +5,8 @@
 //! window or a packing buffer is read again.
 
 mod cache;
+#[cfg(test)]
+mod cache_tests;
 mod error;
 mod function;
 mod gather;

@@ -1,6 +1,8 @@
 //! The graph as data.
 
+use std::collections::HashSet;
 use std::fmt::{self, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -320,32 +322,39 @@ impl Pipeline {
         Ok(fnv(found.bytes()))
     }
 
-    /// As [`data_fingerprint`](Self::data_fingerprint), of the files' whole paths and with the times of their last changes.
+    /// As [`data_fingerprint`](Self::data_fingerprint), of the whole paths of all files that parts are made of, and with the times of their
+    /// last changes.
     pub(super) fn data_stamp(&self) -> Result<u64, Failure> {
         let mut found = String::new();
-        self.list_stamps(&mut found)?;
+        self.list_stamps(&mut HashSet::new(), &mut found)?;
         Ok(fnv(found.bytes()))
     }
 
-    fn list_stamps(&self, found: &mut String) -> Result<(), Failure> {
+    fn list_stamps(&self, seen: &mut HashSet<PathBuf>, found: &mut String) -> Result<(), Failure> {
         let node = &*self.0;
         if let Step::Source { source, .. } = &node.step {
-            let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
-            for (at, part) in parts.iter().enumerate() {
-                source.contents(at, true, found);
-                let path = std::path::absolute(&part.name).unwrap_or_default();
-                // What is no file has a name and a number of records.
-                match std::fs::metadata(&path) {
-                    Ok(file) => {
-                        let _ = writeln!(found, "{} {} {:?}", path.display(), file.len(), file.modified().ok());
+            let failed = |error| Failure::reading(node.label(), error);
+            for (at, part) in source.parts().map_err(failed)?.iter().enumerate() {
+                source.contents(at, found);
+                let files = source.files(at).map_err(failed)?;
+                // What is no file has a size or a number of records.
+                let size = part.bytes.or(part.records).filter(|_| files.is_empty());
+                let _ = writeln!(found, "{} {size:?}", part.name);
+                for path in files {
+                    let path = std::path::absolute(&path).unwrap_or(path);
+                    // Many parts may be of one file.
+                    if seen.contains(&path) {
+                        continue;
                     }
-                    Err(_) => {
-                        let _ = writeln!(found, "{} {:?}", part.name, part.bytes.or(part.records));
-                    }
+                    let known = std::fs::metadata(&path).ok();
+                    let known = known.map(|file| (file.len(), file.modified().ok()));
+                    let name = path.as_os_str().as_encoded_bytes().escape_ascii();
+                    let _ = writeln!(found, "{name} {known:?}");
+                    seen.insert(path);
                 }
             }
         }
-        node.inputs.iter().try_for_each(|input| input.list_stamps(found))
+        node.inputs.iter().try_for_each(|input| input.list_stamps(seen, found))
     }
 
     fn list_data(&self, found: &mut String) -> Result<(), Failure> {
@@ -353,7 +362,7 @@ impl Pipeline {
         if let Step::Source { source, .. } = &node.step {
             let parts = source.parts().map_err(|error| Failure::reading(node.label(), error))?;
             for (at, part) in parts.iter().enumerate() {
-                source.contents(at, false, found);
+                source.contents(at, found);
                 let name = part.name.rsplit('/').next().unwrap_or_default();
                 // A number of records may become known later on; a size is there from the start.
                 let size = part.bytes.or(part.records);

@@ -226,6 +226,12 @@ impl Weights {
                     "weights {weights:?} of a mix: they must be finite, not negative, and not all 0"
                 )));
             }
+            // Shares are taken of the sum.
+            if !weights.iter().sum::<f64>().is_finite() {
+                return Err(Error::config(format!(
+                    "weights {weights:?} of a mix: their sum must be finite; only their shares of it count, so give smaller ones"
+                )));
+            }
         }
         Ok(())
     }

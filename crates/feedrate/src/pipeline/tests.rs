@@ -40,6 +40,10 @@ impl Source for Parts {
             .collect()
     }
 
+    fn files(&self, _: usize) -> Result<Vec<std::path::PathBuf>, SourceError> {
+        Ok(Vec::new())
+    }
+
     fn open(
         &self,
         part: usize,
@@ -488,6 +492,14 @@ fn branches_are_read_once_and_all_of_them() {
     assert_eq!(first, (0..10).collect::<Vec<_>>());
     // Those from 50 on are for no branch.
     assert_eq!(found.filter(Result::is_err).count(), 50);
+}
+
+#[test]
+fn weights_of_a_mix_have_a_finite_sum() {
+    let mix = |weights: [f64; 2]| Pipeline::mix([numbers(&[9], true), numbers(&[9], true)], Weights::fixed(weights));
+    let error = mix([1e308, 1e308]).unwrap_err().to_string();
+    assert!(error.contains("their sum must be finite"), "{error}");
+    assert!(mix([1e308, 0.0]).is_ok());
 }
 
 #[test]

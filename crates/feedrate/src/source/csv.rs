@@ -1,6 +1,7 @@
 //! Comma-separated values.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use super::csv_record::{Found, Records};
@@ -276,6 +277,10 @@ impl Source for Csv {
         // What decides where rows begin: quotes count at the start of a field only.
         let layout = format!("csv {delimiter:?} {quote:?} {}", names.is_some());
         Ok(Some((self.shards.blob(part)?, layout)))
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.shards.files(part)
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

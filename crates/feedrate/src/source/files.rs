@@ -153,6 +153,17 @@ impl Files {
         let listed = Lister::new(&self.options).list(&self.patterns)?;
         Ok(self.listed.get_or_init(|| Arc::new(listed)))
     }
+
+    /// The files of a part: the first, and the one behind the last.
+    fn range(&self, part: usize) -> Result<(usize, usize), SourceError> {
+        let listed = self.listed()?;
+        let parts = listed.parts.len();
+        if part >= parts {
+            return Err(no_part(part, parts));
+        }
+        let first = part * self.options.files_per_part;
+        Ok((first, (first + self.options.files_per_part).min(listed.files.len())))
+    }
 }
 
 struct Lister<'a> {
@@ -378,13 +389,7 @@ impl Source for Files {
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        let listed = self.listed()?;
-        let parts = listed.parts.len();
-        if part >= parts {
-            return Err(no_part(part, parts));
-        }
-        let first = part * self.options.files_per_part;
-        let behind = (first + self.options.files_per_part).min(listed.files.len());
+        let (listed, (first, behind)) = (self.listed()?, self.range(part)?);
         let number = from.map_or(0, |mark| mark.number).min((behind - first) as u64);
         Ok(Box::new(FilesReader {
             listed: Arc::clone(listed),
@@ -399,18 +404,19 @@ impl Source for Files {
         true
     }
 
-    fn contents(&self, part: usize, stamped: bool, found: &mut String) {
-        let Ok(listed) = self.listed() else { return };
-        let step = self.options.files_per_part;
-        let files = listed.files.iter().enumerate().skip(part * step).take(step);
-        for (at, file) in files {
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        let (listed, (first, behind)) = (self.listed()?, self.range(part)?);
+        Ok((first..behind).map(|at| listed.path(at)).collect())
+    }
+
+    fn contents(&self, part: usize, found: &mut String) {
+        let (Ok(listed), Ok((first, behind))) = (self.listed(), self.range(part)) else {
+            return;
+        };
+        for file in &listed.files[first..behind] {
             // Not the whole path: the folder may have moved.
             let folder = listed.folders[file.folder].path.file_name().unwrap_or_default();
-            let _ = write!(found, "{}/{}", folder.display(), file.name.display());
-            if stamped && let Ok(known) = std::fs::metadata(listed.path(at)) {
-                let _ = write!(found, " {} {:?}", known.len(), known.modified().ok());
-            }
-            found.push('\n');
+            let _ = writeln!(found, "{}/{}", folder.display(), file.name.display());
         }
     }
 }

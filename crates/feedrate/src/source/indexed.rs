@@ -1,6 +1,7 @@
 //! Records by number in formats that have no index of their own.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use super::index::{Index, IndexAt, Known, find_or_make};
@@ -105,6 +106,14 @@ impl Source for Indexed {
             Some(parts) => Ok(Arc::clone(parts)),
             None => self.inner.parts(),
         }
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.inner.files(part)
+    }
+
+    fn contents(&self, part: usize, found: &mut String) {
+        self.inner.contents(part, found);
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

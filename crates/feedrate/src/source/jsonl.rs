@@ -1,6 +1,7 @@
 //! JSON Lines: one object on each line.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use super::json::{self, BigInts};
@@ -164,6 +165,12 @@ impl Source for JsonLines {
             return Ok(None);
         }
         Ok(Some((self.shards.blob(part)?, "jsonl".to_owned())))
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        let ranges = &self.ranges()?.ranges;
+        let (shard, ..) = *ranges.get(part).ok_or_else(|| no_part(part, ranges.len()))?;
+        self.shards.files(shard)
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

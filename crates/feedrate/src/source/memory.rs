@@ -1,6 +1,7 @@
 //! Samples that are in memory already.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::numbered::Numbered;
@@ -58,6 +59,10 @@ impl Source for Items {
         Ok(vec![part].into())
     }
 
+    fn files(&self, _: usize) -> Result<Vec<PathBuf>, SourceError> {
+        Ok(Vec::new())
+    }
+
     fn open(&self, _: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         Ok(Arc::clone(&self.items).in_order(from))
     }
@@ -111,6 +116,10 @@ impl Source for Numbers {
             bytes: None,
         };
         Ok(vec![part].into())
+    }
+
+    fn files(&self, _: usize) -> Result<Vec<PathBuf>, SourceError> {
+        Ok(Vec::new())
     }
 
     fn open(&self, _: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

@@ -45,6 +45,7 @@ mod tokens;
 mod window;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(feature = "arrow")]
@@ -101,16 +102,20 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     /// Opens a part, at `from` if there is a mark (one that a reader of the same part gave). May block.
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError>;
 
+    /// All files that part `part` is made of: also those that say what is in it, such as an index that belongs to it, and where it may lie in
+    /// one of several, each of these. None, where it lies in no file. By their sizes and times a cache sees that the part is another one.
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError>;
+
     /// Whether a record is found by its number without reading what lies before. Then [`index`](Source::index) gives the number of
     /// records of each part, [`open`](Source::open) goes by a mark's number whatever its offset says, and [`Reader::skip`] is cheap.
     fn indexed(&self) -> bool {
         false
     }
 
-    /// Writes down what part `part` holds, where its name and size do not tell: of which files it is one. For fingerprints of the data,
-    /// which find that it is another; `stamped` asks for sizes and times of changes too, which are looked up. Nothing, otherwise.
-    fn contents(&self, part: usize, stamped: bool, found: &mut String) {
-        let _ = (part, stamped, found);
+    /// Writes down what part `part` holds, where its name and size do not tell: the names of its files. For fingerprints of the data,
+    /// which find that it is another. Nothing, otherwise.
+    fn contents(&self, part: usize, found: &mut String) {
+        let _ = (part, found);
     }
 
     /// Whether opening at a mark is cheap: a seek, and not reading all that lies before it.
@@ -225,8 +230,12 @@ impl<S: Source + ?Sized> Source for Arc<S> {
         (**self).indexed()
     }
 
-    fn contents(&self, part: usize, stamped: bool, found: &mut String) {
-        (**self).contents(part, stamped, found);
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        (**self).files(part)
+    }
+
+    fn contents(&self, part: usize, found: &mut String) {
+        (**self).contents(part, found);
     }
 
     fn seeks(&self) -> bool {

@@ -31,6 +31,11 @@ impl Paths {
         Ok((path, path.to_string_lossy().into()))
     }
 
+    /// The file of a part.
+    pub(super) fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        Ok(vec![self.path(part)?.0.to_owned()])
+    }
+
     /// The parts with the sizes of their files, and their counts once [`index`](Paths::index) was called. A file that is missing
     /// is a part too: opening it says so.
     pub(super) fn parts(&self) -> Arc<[Part]> {

@@ -1,5 +1,6 @@
 //! Lists of files as parts, found when first asked for.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::{Fault, Part, SourceError};
@@ -56,6 +57,11 @@ impl Shards {
     pub(super) fn blob(&self, part: usize) -> Result<Blob, SourceError> {
         let blobs = &self.found()?.blobs;
         blobs.get(part).cloned().ok_or_else(|| no_part(part, blobs.len()))
+    }
+
+    /// The file of a part; none for bytes in memory.
+    pub(super) fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        Ok(self.blob(part)?.path().map(Path::to_owned).into_iter().collect())
     }
 }
 

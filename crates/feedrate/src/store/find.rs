@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::Blob;
@@ -16,25 +17,29 @@ use crate::source::{Fault, SourceError};
 /// - `*`, `?` and `[…]` stand for parts of one component, `**` for any number of folders. Names that begin with a dot are found only by a
 ///   component that begins with one. Symbolic links are followed; a folder is entered once for each way down, so loops end.
 /// - A folder stands for the files in it whose names do not begin with a dot or an underscore.
-/// - Indexes that are stored beside shards (`*.feedrate-index`) are passed over by folders and wildcards.
+/// - Indexes that are stored beside shards (`*.feedrate-index`) are passed over by folders and wildcards, and so is `lost+found`.
 ///
-/// Errors: a pattern that finds nothing says where it looked and what is there instead.
+/// Errors: a pattern that finds nothing says where it looked and what is there instead. What may hide shards is named: a folder on the way
+/// that cannot be read, and a symbolic link that fits and leads nowhere, also where `*` or `**` stand for folders.
 pub fn find<S: AsRef<str>>(patterns: &[S]) -> Result<Vec<Blob>, SourceError> {
     let mut found = Vec::new();
     for pattern in patterns {
         let pattern = pattern.as_ref();
-        if Path::new(pattern).exists() {
+        if is_named(pattern) {
             add(Path::new(pattern), pattern, &mut found)?;
             continue;
         }
         for name in braces(pattern)? {
-            if is_wild(&name) && !Path::new(&name).exists() {
+            if is_wild(&name) && !is_named(&name) {
                 let before = found.len();
-                let mut paths = expand(&name);
+                let mut paths = expand(&name)?;
                 paths.sort_by(|a, b| by_bytes(a, b));
                 paths.dedup();
-                paths.retain(|path| path.is_file() && (!is_index(path) || name.ends_with(INDEX)));
-                found.extend(paths.into_iter().map(Blob::file));
+                for path in paths {
+                    if (!is_index(&path) || name.ends_with(INDEX)) && is_file(&path)? {
+                        found.push(Blob::file(path));
+                    }
+                }
                 if found.len() == before {
                     return Err(nothing(pattern, Path::new(&name)));
                 }
@@ -56,13 +61,50 @@ pub(crate) fn is_index(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(INDEX.as_bytes())
 }
 
+/// Whether it is a path as it stands; a link that leads nowhere is one too.
+fn is_named(pattern: &str) -> bool {
+    fs::symlink_metadata(pattern).is_ok()
+}
+
+/// What lies there, or where a link leads; `None` where there is nothing, or nothing any more.
+fn look(path: &Path) -> Result<Option<fs::Metadata>, SourceError> {
+    let error = match fs::metadata(path) {
+        Ok(known) => return Ok(Some(known)),
+        Err(error) => error,
+    };
+    match fs::read_link(path) {
+        Ok(target) => {
+            let message = format!("it is a symbolic link to {}: {error}", target.display());
+            Err(SourceError::io(
+                path.to_string_lossy(),
+                &io::Error::new(error.kind(), message),
+            ))
+        }
+        Err(_) if is_gone(&error) => Ok(None),
+        Err(_) => Err(SourceError::io(path.to_string_lossy(), &error)),
+    }
+}
+
+/// That nothing is there, or a file where a folder was looked for.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn is_file(path: &Path) -> Result<bool, SourceError> {
+    Ok(look(path)?.is_some_and(|known| known.is_file()))
+}
+
+fn is_folder(path: &Path) -> Result<bool, SourceError> {
+    Ok(look(path)?.is_some_and(|known| known.is_dir()))
+}
+
 /// The file, or the files of the folder.
 fn add(path: &Path, pattern: &str, found: &mut Vec<Blob>) -> Result<(), SourceError> {
-    if !path.is_dir() {
-        if !path.exists() {
-            return Err(nothing(pattern, path));
-        }
-        if !path.is_file() {
+    let Some(known) = look(path)? else {
+        return Err(nothing(pattern, path));
+    };
+    if !known.is_dir() {
+        if !known.is_file() {
             // Opening a pipe waits for whoever writes to it.
             let message = "it is no file but a pipe, a socket or a device, and shards are read by their positions: write it to a file";
             return Err(SourceError::new(Fault::Unsupported, pattern, message));
@@ -77,7 +119,7 @@ fn add(path: &Path, pattern: &str, found: &mut Vec<Blob>) -> Result<(), SourceEr
         let hidden = path
             .file_name()
             .is_some_and(|name| matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_')));
-        if !hidden && !is_index(&path) && path.is_file() {
+        if !hidden && !is_index(&path) && is_file(&path)? {
             files.push(path);
         }
     }
@@ -98,50 +140,63 @@ pub(crate) fn by_bytes(a: &Path, b: &Path) -> std::cmp::Ordering {
 }
 
 /// The paths that fit, in no order.
-fn expand(pattern: &str) -> Vec<PathBuf> {
+fn expand(pattern: &str) -> Result<Vec<PathBuf>, SourceError> {
     let mut at = vec![PathBuf::new()];
     let parts: Vec<Component<'_>> = Path::new(pattern).components().collect();
     for (place, part) in parts.iter().enumerate() {
         let last = place + 1 == parts.len();
         let text = part.as_os_str().to_string_lossy();
-        if text == "**" {
-            at = at.into_iter().flat_map(|path| folders(path, last)).collect();
-        } else if is_wild(&text) {
-            at = at.iter().flat_map(|path| matching(path, &text)).collect();
-        } else {
-            for path in &mut at {
+        let mut fit = Vec::new();
+        for mut path in at {
+            if text == "**" {
+                fit.append(&mut folders(path, last)?);
+            } else if is_wild(&text) {
+                for below in matching(&path, &text)? {
+                    // Files are no way on. The last ones are looked at when all are known.
+                    if last || is_folder(&below)? {
+                        fit.push(below);
+                    }
+                }
+            } else {
                 path.push(part);
+                if look(&path)?.is_some() {
+                    fit.push(path);
+                }
             }
-            at.retain(|path| path.exists());
         }
+        at = fit;
     }
-    at
+    Ok(at)
 }
 
-fn list(path: &Path) -> Vec<fs::DirEntry> {
+/// What a folder has; nothing, where it is gone or a file.
+fn list(path: &Path) -> Result<Vec<fs::DirEntry>, SourceError> {
     let here = if path.as_os_str().is_empty() {
         Path::new(".")
     } else {
         path
     };
-    fs::read_dir(here).map_or_else(|_| Vec::new(), |entries| entries.flatten().collect())
+    match fs::read_dir(here).and_then(Iterator::collect) {
+        Ok(entries) => Ok(entries),
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        Err(error) => Err(SourceError::io(here.to_string_lossy(), &error)),
+    }
 }
 
-fn matching(path: &Path, pattern: &str) -> Vec<PathBuf> {
+fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, SourceError> {
     let named = |entry: &fs::DirEntry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        (pattern.starts_with('.') || !name.starts_with('.')) && fits(pattern, &name)
+        // In the root of many volumes, and none but the system's owner may look into it.
+        let shown = (pattern.starts_with('.') || !name.starts_with('.')) && name != "lost+found";
+        shown && fits(pattern, &name)
     };
-    list(path)
-        .iter()
-        .filter(|entry| named(entry))
-        .map(|entry| path.join(entry.file_name()))
-        .collect()
+    let entries = list(path)?.into_iter().filter(named);
+    Ok(entries.map(|entry| path.join(entry.file_name())).collect())
 }
 
 /// The folder and all in it, without hidden ones; at the pattern's end their files too.
-fn folders(path: PathBuf, files: bool) -> Vec<PathBuf> {
+fn folders(path: PathBuf, files: bool) -> Result<Vec<PathBuf>, SourceError> {
     let (mut all, mut ahead) = (Vec::new(), vec![(path, HashSet::new())]);
     while let Some((path, mut above)) = ahead.pop() {
         // A folder that is already above itself is a loop of links.
@@ -150,11 +205,16 @@ fn folders(path: PathBuf, files: bool) -> Vec<PathBuf> {
         } else {
             fs::canonicalize(&path)
         };
-        if !real.is_ok_and(|real| above.insert(real)) {
+        let new = match real {
+            Ok(real) => above.insert(real),
+            Err(error) if is_gone(&error) => false,
+            Err(error) => return Err(SourceError::io(path.to_string_lossy(), &error)),
+        };
+        if !new {
             continue;
         }
-        for below in matching(&path, "*") {
-            if below.is_dir() {
+        for below in matching(&path, "*")? {
+            if is_folder(&below)? {
                 ahead.push((below, above.clone()));
             } else if files {
                 all.push(below);
@@ -162,7 +222,7 @@ fn folders(path: PathBuf, files: bool) -> Vec<PathBuf> {
         }
         all.push(path);
     }
-    all
+    Ok(all)
 }
 
 fn nothing(pattern: &str, name: &Path) -> SourceError {
@@ -182,7 +242,11 @@ fn nothing(pattern: &str, name: &Path) -> SourceError {
 /// What a folder has, in a few words.
 fn there(folder: &Path) -> String {
     let mut kinds: Vec<(String, usize)> = Vec::new();
-    for entry in list(folder).into_iter().take(10_000) {
+    let entries = match list(folder) {
+        Ok(entries) => entries,
+        Err(error) => return error.to_string(),
+    };
+    for entry in entries.into_iter().take(10_000) {
         let path = entry.path();
         let kind = if path.is_dir() {
             "folders".to_owned()

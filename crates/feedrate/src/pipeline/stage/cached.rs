@@ -25,7 +25,9 @@ impl Cached {
             step: before >> 1,
             ..site.opening.clone()
         };
-        let data = site.node().inputs[0].data_stamp()?;
+        let (lane, lanes) = frozen.asked;
+        let pass = [before, frozen.seed, site.opening.pass(), site.opening.step, lanes];
+        let data = cache.stamp(pass, lane, || site.node().inputs[0].data_stamp())?;
         let fingerprint = cache.key(before, frozen.seed, data);
         cache
             .look(fingerprint)

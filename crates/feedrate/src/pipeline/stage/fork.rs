@@ -295,6 +295,7 @@ impl Opening {
     /// The same share, opened anew: nothing is shared with what was opened before.
     pub(in crate::pipeline) fn anew(&self) -> Self {
         Self {
+            asked: (self.lane, self.lanes),
             trunks: Trunks::default(),
             // Its fields are anybody's.
             lanes: self.lanes.max(1),

@@ -98,6 +98,8 @@ pub struct Opening {
     rounds: u64,
     /// Functions draw the same numbers in every epoch: a cache lies behind.
     frozen: bool,
+    /// Lane and number of lanes as they were asked for: a step that counts reads all in each.
+    asked: (u64, u64),
     /// What branches of the same fork share.
     trunks: fork::Trunks,
 }
@@ -115,6 +117,7 @@ impl Opening {
             step: 0,
             rounds: 0,
             frozen: false,
+            asked: (lane, lanes),
             trunks: fork::Trunks::default(),
         }
     }

@@ -270,17 +270,33 @@ fn unlike(column: &str, found: &Value, value: &Value) -> String {
 }
 
 /// Of two values of one kind.
-#[expect(clippy::cast_precision_loss, reason = "whole numbers meet floats as floats")]
 fn order(a: &Value, b: &Value) -> Option<std::cmp::Ordering> {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
         (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
         (Value::Float(a), Value::Float(b)) => a.partial_cmp(b),
-        (Value::Int(a), Value::Float(b)) => (*a as f64).partial_cmp(b),
-        (Value::Float(a), Value::Int(b)) => a.partial_cmp(&(*b as f64)),
+        (Value::Int(a), Value::Float(b)) => exact(*a, *b),
+        (Value::Float(a), Value::Int(b)) => exact(*b, *a).map(std::cmp::Ordering::reverse),
         (Value::Str(a), Value::Str(b)) => Some(a.cmp(b)),
         (Value::Bytes(a), Value::Bytes(b)) => Some(a.cmp(b)),
         _ => None,
+    }
+}
+
+/// Without rounding: beyond 2^53 several whole numbers are the same float, and would equal one that differs from itself in the order.
+fn exact(whole: i64, float: f64) -> Option<std::cmp::Ordering> {
+    /// Above all whole numbers; its negative is the smallest one.
+    const ABOVE: f64 = 9_223_372_036_854_775_808.0;
+    match float {
+        _ if float.is_nan() => None,
+        ABOVE.. => Some(std::cmp::Ordering::Less),
+        _ if float < -ABOVE => Some(std::cmp::Ordering::Greater),
+        _ => {
+            #[expect(clippy::cast_possible_truncation, reason = "it lies in the range")]
+            let below = float.trunc() as i64;
+            let rest = 0.0_f64.partial_cmp(&float.fract())?;
+            Some(whole.cmp(&below).then(rest))
+        }
     }
 }
 

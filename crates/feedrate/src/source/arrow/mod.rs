@@ -129,6 +129,10 @@ impl Source for ArrowIpc {
         Ok(self.shards.parts())
     }
 
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.shards.files(part)
+    }
+
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
         let reader = TableReader::new(table, name, from)?;

@@ -112,6 +112,10 @@ impl Source for Hdf5 {
         Ok(self.shards.parts())
     }
 
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.shards.files(part)
+    }
+
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         Ok(self.reader(part)?.in_order(from))
     }

@@ -27,6 +27,8 @@ pub(super) struct Named {
 /// A shard, as the index describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shard {
+    /// The index that names it.
+    pub(super) index: PathBuf,
     pub(super) raw: Named,
     pub(super) packed: Option<Named>,
     pub(super) compression: Option<String>,
@@ -49,12 +51,12 @@ pub(super) fn read(path: &Path) -> Result<Vec<Shard>, SourceError> {
         .get("shards")
         .and_then(Json::as_array)
         .ok_or_else(|| damaged("it has no list `shards`".into()))?;
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let shard = |(at, json): (usize, &Json)| shard(json, folder).map_err(|why| damaged(format!("shard {at}: {why}")));
+    let shard = |(at, json): (usize, &Json)| shard(json, &file).map_err(|why| damaged(format!("shard {at}: {why}")));
     shards.iter().enumerate().map(shard).collect()
 }
 
-fn shard(json: &Json, folder: &Path) -> Result<Shard, String> {
+fn shard(json: &Json, index: &Path) -> Result<Shard, String> {
+    let folder = index.parent().unwrap_or(Path::new(""));
     let format = json.get("format").and_then(Json::as_str).unwrap_or_default();
     if format != "mds" {
         return Err(format!("the format is {format:?}, and mds is read"));
@@ -91,6 +93,7 @@ fn shard(json: &Json, folder: &Path) -> Result<Shard, String> {
     }
     let raw = named(json.get("raw_data"), folder)?.ok_or("it names no file")?;
     Ok(Shard {
+        index: index.to_owned(),
         raw,
         packed: named(json.get("zip_data"), folder)?,
         compression: json.get("compression").and_then(Json::as_str).map(str::to_owned),

@@ -177,12 +177,16 @@ impl Mds {
         Ok(Bytes::Memory(bytes))
     }
 
-    fn reader(&self, part: usize) -> Result<MdsReader, SourceError> {
-        let shards = Arc::clone(&self.listed()?.0);
-        let Some(shard) = shards.get(part) else {
+    fn shard(&self, part: usize) -> Result<&Shard, SourceError> {
+        let shards = &self.listed()?.0;
+        shards.get(part).ok_or_else(|| {
             let message = format!("there is no part {part}: the source has {}", shards.len());
-            return Err(SourceError::new(Fault::Absent, format!("part {part}"), message));
-        };
+            SourceError::new(Fault::Absent, format!("part {part}"), message)
+        })
+    }
+
+    fn reader(&self, part: usize) -> Result<MdsReader, SourceError> {
+        let shard = self.shard(part)?;
         let name: Arc<str> = shard.raw.path.to_string_lossy().into();
         let chosen = self.chosen(shard, &name)?;
         let mut bytes = self.bytes(shard)?;
@@ -219,6 +223,15 @@ impl Source for Mds {
 
     fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
         Ok(Arc::clone(&self.listed()?.1))
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        let shard = self.shard(part)?;
+        let packed = shard.packed.as_ref().map(|packed| packed.path.clone());
+        Ok([shard.index.clone(), shard.raw.path.clone()]
+            .into_iter()
+            .chain(packed)
+            .collect())
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

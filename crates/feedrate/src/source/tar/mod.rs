@@ -18,6 +18,7 @@ mod sparse;
 mod tests;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 pub use super::index::IndexAt;
@@ -256,6 +257,10 @@ impl Source for Tar {
             Some(parts) => Ok(Arc::clone(parts)),
             None => self.shards.parts(),
         }
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.shards.files(part)
     }
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {

@@ -163,6 +163,10 @@ impl Source for TfRecords {
         Ok(self.shards.parts())
     }
 
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        self.shards.files(part)
+    }
+
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let mut reader = self.reader(part)?;
         if let Some(mark) = from {

@@ -251,6 +251,14 @@ impl Source for Tokens {
         Ok(self.shards.parts())
     }
 
+    fn files(&self, part: usize) -> Result<Vec<PathBuf>, SourceError> {
+        let mut files = self.shards.files(part)?;
+        if self.layout == Layout::Megatron {
+            files.extend(files.first().map(|path| path.with_extension("idx")));
+        }
+        Ok(files)
+    }
+
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         Ok(self.reader(part)?.in_order(from))
     }

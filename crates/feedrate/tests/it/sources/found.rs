@@ -51,6 +51,76 @@ fn patterns_find_files_in_a_stated_order() {
 }
 
 #[test]
+fn links_that_lead_nowhere_are_named() {
+    let folder = Folder::new();
+    folder.write("d/a.jsonl", "{}");
+    folder.write("d/e/b.jsonl", "{}");
+    let count = |pattern: &str| find(&[folder.at(pattern)]).map(|found| found.len());
+    // A folder that fits where files are wanted, and files where folders are, are passed over.
+    assert_eq!(count("d/*").unwrap(), 1);
+    assert_eq!(count("d/*/*.jsonl").unwrap(), 1);
+    assert_eq!(count("d/**/*.jsonl").unwrap(), 2);
+    assert_eq!(count("d").unwrap(), 1);
+    let wrong = |pattern: &str, link: &str| {
+        let error = count(pattern).unwrap_err();
+        assert_eq!(error.fault(), Fault::Missing, "{pattern}: {error}");
+        let text = error.to_string();
+        assert!(
+            text.contains(link) && text.contains("symbolic link to ../gone"),
+            "{pattern}: {error}"
+        );
+    };
+    folder.run("ln -s ../gone.jsonl d/z.jsonl");
+    for pattern in ["d", "d/*.jsonl", "d/**/*.jsonl", "d/**", "d/z.jsonl", "d/{a,z}.jsonl"] {
+        wrong(pattern, "d/z.jsonl");
+    }
+    // What does not fit is no matter, and neither are indexes.
+    assert_eq!(count("d/a*").unwrap(), 1);
+    folder.run("mv d/z.jsonl d/z.jsonl.feedrate-index");
+    assert_eq!(count("d/*.jsonl*").unwrap(), 1);
+    assert_eq!(count("d").unwrap(), 1);
+    // A folder that would be on the way.
+    folder.run("rm d/z.jsonl.feedrate-index; ln -s ../gone d/f");
+    for pattern in ["d/*/b.jsonl", "d/**/*.jsonl", "d/f/*.jsonl"] {
+        wrong(pattern, "d/f");
+    }
+    folder.run("rm d/f; ln -s e d/f");
+    folder.write("d/lost+found/b.jsonl", "{}");
+    assert_eq!(count("d/*/b.jsonl").unwrap(), 2);
+}
+
+#[test]
+fn folders_that_cannot_be_read_are_named() {
+    let folder = Folder::new();
+    for name in ["d/a/s.jsonl", "d/b/s.jsonl"] {
+        folder.write(name, "{}");
+    }
+    folder.run("chmod 000 d/b");
+    // Root reads everything.
+    let denied = std::fs::read_dir(folder.at("d/b")).is_err();
+    for pattern in [
+        "d/*/*.jsonl",
+        "d/**/*.jsonl",
+        "d/*/s.jsonl",
+        "d/b/*.jsonl",
+        "d/b/s.jsonl",
+        "d/b",
+    ] {
+        let found = find(&[folder.at(pattern)]);
+        if denied {
+            let error = found.unwrap_err().to_string();
+            assert!(
+                error.contains("d/b") && error.contains("ermission denied"),
+                "{pattern}: {error}"
+            );
+        } else {
+            assert!(found.is_ok(), "{pattern}");
+        }
+    }
+    folder.run("chmod 700 d/b");
+}
+
+#[test]
 fn folders_are_classes() {
     let folder = Folder::new();
     for class in ["b", "a", ".ipynb_checkpoints", "c"] {
