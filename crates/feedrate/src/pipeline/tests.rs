@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::batch::{DType, Tensor, Value};
-use crate::source::{Items, Mark, Part, Reader, Record, Source, SourceError};
+use crate::source::{Items, Part, Source, SourceError};
 use crate::state::State;
 
 /// Items in several parts, of which the counts are known or not.
@@ -656,58 +655,6 @@ fn a_closure_that_panics_fails_for_its_element_alone() {
             assert_eq!(told.iter().flatten().count(), 8);
         }
     }
-}
-
-/// A source whose readers panic at their fourth record.
-#[derive(Debug)]
-struct Panics(Items);
-
-impl Source for Panics {
-    fn format(&self) -> &'static str {
-        "panics"
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
-    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
-        self.0.parts()
-    }
-
-    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
-        Ok(Box::new(Three(self.0.open(part, from)?)))
-    }
-}
-
-struct Three(Box<dyn Reader>);
-
-impl Reader for Three {
-    fn next(&mut self) -> Result<Option<Record>, SourceError> {
-        assert!(self.mark().number != 3, "at three");
-        self.0.next()
-    }
-
-    fn mark(&self) -> Mark {
-        self.0.mark()
-    }
-}
-
-#[test]
-fn a_panic_ahead_is_an_error_and_dropping_ends_the_thread() {
-    // Not a function of the user's.
-    let items = Items::new("n", (0..9_i64).map(Value::from).collect::<Vec<_>>());
-    let pipeline = Pipeline::source(Panics(items)).prefetch(2).unwrap();
-    let found: Vec<_> = pipeline.iter().unwrap().collect();
-    assert_eq!(found.len(), 4);
-    let message = found[3].as_ref().unwrap_err().to_string();
-    assert!(message.contains("panicked: at three"), "{message}");
-    let endless = numbers(&[9], true).repeat(None).prefetch(2).unwrap();
-    let mut lane = endless.lane(&Opening::whole(0, 0), None).unwrap();
-    lane.next().unwrap();
-    stop_ahead(Duration::from_secs(600), || panic!("there is time"));
-    while lane.next().unwrap().is_some() {}
-    assert!(pipeline.fork(2, 1)[0].prefetch(1).is_err());
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Faults of pipelines that trials have reported.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use feedrate::batch::Value;
-use feedrate::pipeline::{Call, Func, Function, Opening, Packing, Pipeline, Sample, Weights, mixed};
+use feedrate::pipeline::{Call, Func, Function, Opening, Packing, Pipeline, Sample, Weights, mixed, stop_ahead};
+use feedrate::source::{Items, Mark, Part, Reader, Record, Source, SourceError};
 use feedrate::{BoxError, DataLoader, State};
 
 fn numbers(name: &str, count: i64) -> Pipeline {
@@ -173,7 +174,6 @@ fn whole_numbers_are_sorted_as_such() {
 
 #[test]
 fn a_window_weighs_each_element_once_beside_bad_ones() {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     let calls = Arc::new(AtomicU64::new(0));
@@ -340,4 +340,60 @@ fn a_state_of_a_forks_child_is_refused() {
     let state = State::map([("forked", State::Bool(true))]);
     let refused = pipeline.lane(&Opening::whole(0, 0), Some(&state));
     assert!(refused.unwrap_err().to_string().contains("fork"));
+}
+
+/// A source whose readers panic at their fourth record.
+#[derive(Debug)]
+struct PanicsAtThree(Items);
+
+impl Source for PanicsAtThree {
+    fn format(&self) -> &'static str {
+        "panics"
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn parts(&self) -> Result<Arc<[Part]>, SourceError> {
+        self.0.parts()
+    }
+
+    fn files(&self, part: usize) -> Result<Vec<std::path::PathBuf>, SourceError> {
+        self.0.files(part)
+    }
+
+    fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
+        Ok(Box::new(Three(self.0.open(part, from)?)))
+    }
+}
+
+struct Three(Box<dyn Reader>);
+
+impl Reader for Three {
+    fn next(&mut self) -> Result<Option<Record>, SourceError> {
+        assert!(self.mark().number != 3, "at three");
+        self.0.next()
+    }
+
+    fn mark(&self) -> Mark {
+        self.0.mark()
+    }
+}
+
+#[test]
+fn a_panic_ahead_is_an_error_and_dropping_ends_the_thread() {
+    // Not a function of the user's.
+    let items = Items::new("n", (0..9_i64).map(Value::from).collect::<Vec<_>>());
+    let pipeline = Pipeline::source(PanicsAtThree(items)).prefetch(2).unwrap();
+    let found: Vec<_> = pipeline.iter().unwrap().collect();
+    assert_eq!(found.len(), 4);
+    let message = found[3].as_ref().unwrap_err().to_string();
+    assert!(message.contains("panicked: at three"), "{message}");
+    let endless = numbers("n", 9).repeat(None).prefetch(2).unwrap();
+    let mut lane = endless.lane(&Opening::whole(0, 0), None).unwrap();
+    lane.next().unwrap();
+    stop_ahead(Duration::from_secs(600), || panic!("there is time"));
+    while lane.next().unwrap().is_some() {}
+    assert!(pipeline.fork(2, 1)[0].prefetch(1).is_err());
 }
