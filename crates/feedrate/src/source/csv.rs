@@ -524,6 +524,24 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_holds_for_rows_that_are_buffered() {
+        let text = format!("a,b\n1,{}\n2,3\n", "x".repeat(98));
+        assert_eq!(all(&csv(text.clone()).max_row_bytes(100)).len(), 2);
+        let got = all(&csv(text).max_row_bytes(99));
+        let error = got[0].as_ref().unwrap_err();
+        assert!(
+            error.starts_with("t.csv, line 2, byte 4: the row has more than 99 bytes"),
+            "{error}"
+        );
+        assert_eq!(got.len(), 1);
+        let header = all(&csv("a,b\n1,2\n").max_row_bytes(2));
+        assert!(
+            header[0].as_ref().is_err_and(|error| error.contains("line 1")),
+            "{header:?}"
+        );
+    }
+
+    #[test]
     fn types() {
         let text = "a,b,c,d\n1,1.5,true,x\n,,,\n-2,3,FALSE,7\n1.5,x,1,\n";
         let types = [("a", CsvType::Int), ("b", CsvType::Float), ("c", CsvType::Bool)];
