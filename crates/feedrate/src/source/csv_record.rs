@@ -136,7 +136,7 @@ impl Records {
             // As of a line: without what ends it. What lies in the buffer says nothing of the limit.
             if whole.map_or(buffered, |whole| whole - 1) > self.limit {
                 let message = format!(
-                    "the row has more than {} bytes, which are the limit; quotes may not close",
+                    "the row has more than {} bytes, which are the limit: quotes may not close; raise max_row_bytes if that is right",
                     self.limit
                 );
                 let error = SourceError::new(Fault::Damaged, &**self.stream.name(), message);

@@ -208,7 +208,15 @@ fn damage_is_told_where_it_is() {
         story(&raw(&folder, "payload", &flipped(26 + 12)).check(false)),
         [Ok(0), Ok(1), Ok(2)]
     );
-    assert_eq!(story(&raw(&folder, "small", &good).limit(9)), [Err(Fault::TooLarge); 3]);
+    let small = raw(&folder, "small", &good).limit(9);
+    assert_eq!(story(&small), [Err(Fault::TooLarge); 3]);
+    let error = small.open(0, None).unwrap().next().unwrap_err();
+    assert!(
+        error
+            .message()
+            .ends_with("the limit (max_record_bytes) is 9: raise it if that is right"),
+        "{error}"
+    );
     assert_eq!(
         TfRecords::new([folder.path().join("none")])
             .open(0, None)
