@@ -343,7 +343,7 @@ impl TarReader {
             } else {
                 message = format!("{message}, and without {} that the first sample has", lost.join(", "));
             }
-            message + "; if it is whole, say so with EndMark::Optional"
+            message + "; if it is whole, say so with end_mark \"optional\""
         };
         let error = self.members.stream().error(Fault::Truncated, message);
         Err(self.cut(&error, Some(&sample.key)))

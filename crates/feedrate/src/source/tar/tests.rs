@@ -286,6 +286,8 @@ fn every_cut_is_seen() {
     assert_eq!(lines(&strict).last().unwrap(), "Truncated");
     let one = bytes[..512 + 1024].to_vec();
     assert_eq!(lines(&tar(one.clone())), ["Truncated"]);
+    let error = read(&tar(one.clone())).pop().unwrap().unwrap_err();
+    assert!(error.message().contains("say so with end_mark \"optional\""), "{error}");
     assert_eq!(lines(&tar(one).end_mark(EndMark::Optional)).len(), 1);
 }
 
