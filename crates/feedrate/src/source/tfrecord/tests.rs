@@ -263,6 +263,26 @@ fn compressed_files_are_told_by_their_bytes() {
         assert_eq!(fault, Some(Err(Fault::Truncated)), "{name}");
         assert!(cut.index().is_err(), "{name}");
     }
+    let padded = raw(&folder, "padded", &[&gzip(&plain)[..], &[0; 600]].concat());
+    assert_eq!(all(&mut *padded.open(0, None).unwrap()), expected);
+    let said = |bytes: &[u8]| {
+        let source = raw(&folder, "said", bytes);
+        source
+            .open(0, None)
+            .and_then(|mut reader| reader.skip(u64::MAX))
+            .unwrap_err()
+    };
+    let error = said(&[&gzip(&plain)[..], b"garbage"].concat());
+    assert!(
+        error
+            .message()
+            .contains("there are 7 bytes behind the end of the gzip data"),
+        "{error}"
+    );
+    // A window of 2 GiB.
+    let error = said(b"\x28\xb5\x2f\xfd\0\xa8\x29\0\0hello");
+    assert_eq!(error.fault(), Fault::Unsupported);
+    assert!(error.message().contains("--long=27"), "{error}");
     // The stream is whole, its last record is not.
     let cut = raw(&folder, "whole", &gzip(&plain[..plain.len() - 1]));
     assert_eq!(
