@@ -237,6 +237,20 @@ def test_inferred_floats_do_not_round_whole_numbers(tmp_path: Path) -> None:
     assert [row["id"] for row in feedrate.open(str(path), types={"id": float})][2] == 9007199254740992.0
 
 
+def test_types_are_inferred_from_all_files_that_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("a,b,flag\n")
+    (tmp_path / "1.csv").write_text("a,b,flag\n1,,true\n2,,1\n")
+    (tmp_path / "2.csv").write_text("a,b,flag\n3,2.5,0\n")
+    rows = list(feedrate.open(str(tmp_path / "*.csv"), infer=2))
+    assert rows[0] == {"a": 1, "b": None, "flag": "true"} and rows[2] == {"a": 3, "b": 2.5, "flag": "0"}
+    (tmp_path / "2.csv").write_text("a,b,flag\nx,2.5,0\n")
+    right = list(feedrate.open(str(tmp_path / "*.csv"), infer=2))
+    assert [row["a"] for row in right] == ["1", "2", "x"]
+    found = feedrate.open(str(tmp_path / "*.csv"), infer=2, columns=["a"])
+    with pytest.raises(feedrate.PipelineError, match=r"inferred from the first 2 rows of .*0.csv … .*1.csv \(2 files\)"):
+        list(found)
+
+
 def test_lines_that_end_as_on_old_macs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_bytes(b"a,b\r1,2\r3,4\r")
     with pytest.raises(feedrate.PipelineError, match=r"lines end with \\r alone"):

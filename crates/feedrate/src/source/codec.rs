@@ -1,9 +1,10 @@
 //! Compressed files, told by their first bytes.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
+use super::compress::gzip;
 use super::window::read_at;
 
 /// How something is compressed.
@@ -42,7 +43,7 @@ impl Codec {
     /// Decompresses while reading. Memory is bounded: zstd's windows up to 128 MiB are taken, as its own tools do.
     pub(super) fn decode(self, from: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
-            Self::Gzip => Box::new(flate2::read::MultiGzDecoder::new(from)),
+            Self::Gzip => gzip(BufReader::new(from)),
             Self::Zlib => Box::new(flate2::read::ZlibDecoder::new(from)),
             Self::Deflate => Box::new(flate2::read::DeflateDecoder::new(from)),
             Self::Zstd => Box::new(zstd::stream::read::Decoder::new(from)?),

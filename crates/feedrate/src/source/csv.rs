@@ -90,7 +90,52 @@ impl CsvType {
 pub struct Csv {
     shards: Shards,
     options: Options,
-    inferred: OnceLock<Vec<(String, CsvType)>>,
+    inferred: OnceLock<Inferred>,
+}
+
+/// Files that are opened at most to infer types.
+const MOST_LOOKED_AT: usize = 64;
+
+/// What the first rows say of the columns' types.
+#[derive(Debug, Default)]
+struct Inferred {
+    types: Vec<(String, CsvType)>,
+    /// The rows that were looked at, for messages.
+    from: Arc<str>,
+}
+
+/// What the values of a column are that were looked at.
+struct Looked {
+    name: String,
+    /// Whether each of [`GUESSES`] fits them all.
+    fits: [bool; GUESSES.len()],
+    /// One at least was not blank.
+    told: bool,
+}
+
+/// What is tried, the narrowest first; text fits all.
+const GUESSES: [CsvType; 3] = [CsvType::Bool, CsvType::Int, CsvType::Float];
+
+impl Looked {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            fits: [true; GUESSES.len()],
+            told: false,
+        }
+    }
+
+    fn add(&mut self, text: &str) {
+        self.told |= !text.trim().is_empty();
+        for (fits, guess) in self.fits.iter_mut().zip(GUESSES) {
+            *fits = *fits && guess.read(text).is_some() && guess.exact(text);
+        }
+    }
+
+    fn kind(&self) -> CsvType {
+        let mut guesses = self.fits.iter().zip(GUESSES).filter(|(fits, _)| **fits && self.told);
+        guesses.next().map_or(CsvType::Text, |(_, guess)| guess)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -163,8 +208,10 @@ impl Csv {
         self.set(|options| options.types = types)
     }
 
-    /// Takes for each column without a type the narrowest that the first `rows` rows of the first file fit: bool, int, float, text. A
-    /// later field that does not fit is an error and changes nothing in silence; a whole number that a float would round does not fit one. Default: 0, which leaves them text.
+    /// Takes for each column without a type the narrowest that the first `rows` rows all fit: bool, int, float, text. Where the first file
+    /// has fewer rows, or only blanks in a column, the next are looked at too, up to `rows` rows of each and 64 files; a column that is
+    /// blank in all of them is text. A later field that does not fit is an error and changes nothing in silence; a whole number that a
+    /// float would round does not fit one. Default: 0, which leaves them text.
     #[must_use]
     pub fn infer(self, rows: usize) -> Self {
         self.set(|options| options.infer = rows)
@@ -217,34 +264,88 @@ impl Csv {
     }
 
     /// The narrowest types of the first rows.
-    fn inferred(&self) -> Result<&[(String, CsvType)], SourceError> {
-        if let Some(types) = self.inferred.get() {
-            return Ok(types);
+    fn inferred(&self) -> Result<&Inferred, SourceError> {
+        if let Some(inferred) = self.inferred.get() {
+            return Ok(inferred);
         }
-        let mut types = Vec::new();
-        if self.options.infer > 0 {
-            let (names, mut records) = self.header(0)?;
-            let all = [CsvType::Bool, CsvType::Int, CsvType::Float, CsvType::Text];
-            let mut fits = vec![0; names.len()];
-            let mut seen = vec![false; names.len()];
-            for _ in 0..self.options.infer {
-                let Some(found) = records.find()? else { break };
-                for field in 0..records.fields().min(names.len()) {
-                    let text = records.text(&found, field)?;
-                    seen[field] |= !text.trim().is_empty();
-                    while all[fits[field]].read(text).is_none() || !all[fits[field]].exact(text) {
-                        fits[field] += 1;
-                    }
-                }
-                records.done(&found);
+        let inferred = if self.options.infer > 0 {
+            self.infer_types()?
+        } else {
+            Inferred::default()
+        };
+        Ok(self.inferred.get_or_init(|| inferred))
+    }
+
+    fn infer_types(&self) -> Result<Inferred, SourceError> {
+        let mut columns: Vec<Looked> = Vec::new();
+        let (mut rows, mut last) = (0, 0);
+        let parts = self.shards.parts()?;
+        for part in 0..parts.len().min(MOST_LOOKED_AT) {
+            let open = columns.iter().any(|column| !column.told && self.infers(&column.name));
+            if rows >= self.options.infer && !open {
+                break;
             }
-            let kinds = fits
-                .into_iter()
-                .zip(seen)
-                .map(|(fit, seen)| if seen { all[fit] } else { CsvType::Text });
-            types = names.into_iter().zip(kinds).collect();
+            last = part;
+            match self.look(part, &mut columns, &mut rows) {
+                // What is wrong with a file is said where it is read: the others can be read without it.
+                Err(error) if error.fault().passing() => return Err(error),
+                _ => {}
+            }
         }
-        Ok(self.inferred.get_or_init(|| types))
+        let names = match (parts.first(), parts.get(last)) {
+            (Some(first), Some(behind)) if last > 0 => {
+                format!("{} … {} ({} files)", first.name, behind.name, last + 1)
+            }
+            (Some(first), _) => first.name.clone(),
+            (None, _) => String::new(),
+        };
+        Ok(Inferred {
+            types: columns
+                .iter()
+                .map(|column| (column.name.clone(), column.kind()))
+                .collect(),
+            from: format!("the first {rows} rows of {names}").into(),
+        })
+    }
+
+    /// Whether a column's type is wanted and not given.
+    fn infers(&self, name: &String) -> bool {
+        let given = self.options.types.iter().any(|(known, _)| known == name);
+        !given
+            && self
+                .options
+                .columns
+                .as_ref()
+                .is_none_or(|columns| columns.contains(name))
+    }
+
+    /// Looks at the first rows of a file: as many as are left of those that should be, all again if there are none.
+    fn look(&self, part: usize, columns: &mut Vec<Looked>, rows: &mut usize) -> Result<(), SourceError> {
+        let (names, mut records) = self.header(part)?;
+        let mut place = |name: &String| {
+            columns
+                .iter()
+                .position(|column| column.name == *name)
+                .unwrap_or_else(|| {
+                    columns.push(Looked::new(name));
+                    columns.len() - 1
+                })
+        };
+        let places: Vec<usize> = names.iter().map(&mut place).collect();
+        let left = self.options.infer.saturating_sub(*rows);
+        let left = if left == 0 { self.options.infer } else { left };
+        for _ in 0..left {
+            let Some(found) = records.find()? else { break };
+            for (field, place) in places.iter().enumerate().take(records.fields()) {
+                // Text that is none is an error of its row.
+                if let Ok(text) = records.text(&found, field) {
+                    columns[*place].add(text);
+                }
+            }
+            records.done(&found);
+            *rows += 1;
+        }
+        Ok(())
     }
 }
 
@@ -291,7 +392,7 @@ impl Source for Csv {
                 .options
                 .types
                 .iter()
-                .chain(inferred)
+                .chain(&inferred.types)
                 .find(|(known, _)| known == name);
             known.map_or(CsvType::Text, |(_, kind)| *kind)
         };
@@ -328,6 +429,7 @@ impl Source for Csv {
         Ok(Box::new(CsvReader {
             records,
             columns,
+            inferred: Arc::clone(&inferred.from),
             width: names.len(),
             number: from.map_or(0, |mark| mark.number),
             broken: None,
@@ -339,6 +441,8 @@ struct CsvReader {
     records: Records,
     /// Place in the row, name, type, and whether the user gave the type.
     columns: Vec<(usize, String, CsvType, bool)>,
+    /// What the types are from that the user did not give.
+    inferred: Arc<str>,
     width: usize,
     number: u64,
     broken: Option<SourceError>,
@@ -373,14 +477,19 @@ impl CsvReader {
         }
         let field = |(at, name, kind, given): &(usize, String, CsvType, bool)| {
             let text = self.records.text(found, *at)?;
+            let unlike = |what: &str| {
+                let mut message = format!("column {name} has {text:?}, which {what}");
+                if !given {
+                    let fix = "give the column a type with types (text fits all), or raise infer to look at more rows";
+                    message = format!("{message}; that type was inferred from {}: {fix}", self.inferred);
+                }
+                bad(message)
+            };
             if !given && !kind.exact(text) {
-                let message =
-                    format!("column {name} has {text:?}, which the inferred float would round: give the column a type");
-                return Err(bad(message));
+                return Err(unlike("the inferred float would round"));
             }
             let value = kind.read(text);
-            let value =
-                value.ok_or_else(|| bad(format!("column {name} has {text:?}, which is not {}", kind.name())))?;
+            let value = value.ok_or_else(|| unlike(&format!("is not {}", kind.name())))?;
             Ok((name.clone(), value))
         };
         self.columns.iter().map(field).collect::<Result<_, _>>().map(Value::Map)
@@ -445,132 +554,5 @@ impl Reader for CsvReader {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn csv(text: impl Into<Vec<u8>>) -> Csv {
-        Csv::of([Blob::memory("t.csv", text.into())])
-    }
-
-    fn all(source: &Csv) -> Vec<Result<Value, String>> {
-        let mut reader = match source.open(0, None) {
-            Ok(reader) => reader,
-            Err(error) => return vec![Err(error.to_string())],
-        };
-        let mut all = Vec::new();
-        loop {
-            match reader.next() {
-                Ok(None) => return all,
-                Ok(Some(record)) => all.push(Ok(record.value)),
-                Err(error) => {
-                    all.push(Err(error.to_string()));
-                    if !error.may_continue() {
-                        return all;
-                    }
-                }
-            }
-        }
-    }
-
-    #[expect(clippy::unnecessary_wraps, reason = "as rows are compared")]
-    fn row(a: &str, b: &str) -> Result<Value, String> {
-        Ok(Value::map([("a", Value::from(a)), ("b", b.into())]))
-    }
-
-    #[test]
-    fn rows() {
-        let text = "\u{feff}a,b\r\n1,\"x,\"\"y\"\"\n\"\r\n\r\n\"\",z\"\n";
-        assert_eq!(all(&csv(text)), [row("1", "x,\"y\"\n"), row("", "z\"")]);
-        assert_eq!(all(&csv("a\tb\n1\t'2'").delimiter(b'\t').quote(b'\'')), [row("1", "2")]);
-        assert_eq!(all(&csv("1,2\n").names(["a", "b"])), [row("1", "2")]);
-        assert_eq!(all(&csv("")), []);
-        assert_eq!(all(&csv("a,b\n")), []);
-        let chosen = csv("a,b,c\n1,2,3").columns(["c", "a"]);
-        assert_eq!(
-            all(&chosen),
-            [Ok(Value::map([("c", Value::from("3")), ("a", "1".into())]))]
-        );
-    }
-
-    #[test]
-    fn bad_rows_are_named() {
-        let got = all(&csv("a,b\n1\n\"2\n\",3\n\"x\"y,4\n5,6\n7,\"8\n"));
-        assert_eq!(
-            got[0],
-            Err("t.csv, line 2, byte 4: the row has 1 fields where there are 2 columns".into())
-        );
-        assert_eq!(got[1], row("2\n", "3"));
-        assert_eq!(
-            got[2],
-            Err("t.csv, line 5, byte 13: there is something behind closing quotes".into())
-        );
-        assert_eq!(got[3], row("5", "6"));
-        assert!(
-            got[4]
-                .as_ref()
-                .is_err_and(|error| error.contains("quotes that do not close")),
-            "{got:?}"
-        );
-        assert_eq!(got.len(), 5);
-        assert!(all(&csv("a,a\n1,2"))[0].is_err());
-        assert!(
-            all(&csv("a,b\n1,2").columns(["c"]))[0]
-                .as_ref()
-                .is_err_and(|error| error.contains("there are a, b"))
-        );
-        let long = format!("a,b\n1,\"{}\"\n", "x".repeat(100_000));
-        assert!(
-            all(&csv(long).max_row_bytes(5000))[0]
-                .as_ref()
-                .is_err_and(|error| error.contains("5000"))
-        );
-    }
-
-    #[test]
-    fn types() {
-        let text = "a,b,c,d\n1,1.5,true,x\n,,,\n-2,3,FALSE,7\n1.5,x,1,\n";
-        let types = [("a", CsvType::Int), ("b", CsvType::Float), ("c", CsvType::Bool)];
-        let given = all(&csv(text).types(types));
-        assert_eq!(all(&csv(text).infer(3)), given);
-        let second = given[1].as_ref().unwrap();
-        assert_eq!(
-            (second.get("a"), second.get("d")),
-            (Some(&Value::None), Some(&"".into()))
-        );
-        assert_eq!(given[2].as_ref().unwrap().get("c"), Some(&Value::Bool(false)));
-        let error = given[3].as_ref().unwrap_err();
-        assert_eq!(
-            error,
-            "t.csv, line 5, byte 38: column a has \"1.5\", which is not a whole number of 64 bits"
-        );
-        assert!(all(&csv(text).types([("x", CsvType::Int)]))[0].is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn what_another_writer_writes(
-            rows in proptest::collection::vec(proptest::collection::vec("[ab,\"\r\n é]{0,6}", 3), 0..12),
-            at in 0_usize..12,
-        ) {
-            let mut writer = csv::Writer::from_writer(Vec::new());
-            writer.write_record(["x", "y", "z"]).unwrap();
-            for row in &rows {
-                writer.write_record(row).unwrap();
-            }
-            let source = csv(writer.into_inner().unwrap());
-            let got = all(&source);
-            prop_assert_eq!(got.len(), rows.len());
-            for (got, row) in got.iter().zip(&rows) {
-                let right = Value::map(["x", "y", "z"].into_iter().zip(row.iter().map(|text| Value::from(text.as_str()))));
-                prop_assert_eq!(got, &Ok(right));
-            }
-            let at = at.min(rows.len());
-            let mut reader = source.open(0, None).unwrap();
-            prop_assert_eq!(reader.skip(at as u64).unwrap(), at as u64);
-            let mut again = source.open(0, Some(reader.mark())).unwrap();
-            prop_assert_eq!(again.next().unwrap().map(|record| record.value), got.get(at).map(|value| value.clone().unwrap()));
-        }
-    }
-}
+#[path = "csv_tests.rs"]
+mod tests;

@@ -131,17 +131,19 @@ impl Records {
             garbled: false,
         };
         loop {
-            if let Some(whole) = self.search(&mut search) {
-                return Ok(Some(self.found(whole, search.garbled)));
-            }
+            let whole = self.search(&mut search);
             let buffered = self.stream.buffered().len();
-            if buffered > self.limit {
+            // As of a line: without what ends it. What lies in the buffer says nothing of the limit.
+            if whole.map_or(buffered, |whole| whole - 1) > self.limit {
                 let message = format!(
-                    "the row has more than {} bytes, which are the limit; quotes may not close",
+                    "the row has more than {} bytes, which are the limit: quotes may not close; raise max_row_bytes if that is right",
                     self.limit
                 );
                 let error = SourceError::new(Fault::Damaged, &**self.stream.name(), message);
                 return Err(self.placed(error));
+            }
+            if let Some(whole) = whole {
+                return Ok(Some(self.found(whole, search.garbled)));
             }
             if self.stream.more()? {
                 continue;

@@ -139,7 +139,12 @@ impl SourceError {
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.part)?;
-        if let Some(key) = &self.key {
+        // A file that is a record itself has its name in its path.
+        let told = |key: &str| {
+            let before = self.part.strip_suffix(key);
+            before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        };
+        if let Some(key) = self.key.as_deref().filter(|key| !told(key)) {
             write!(f, ", {key}")?;
         }
         if let Some(offset) = self.offset {

@@ -436,33 +436,30 @@ impl FilesReader {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, SourceError> {
         let name = || path.display().to_string();
-        let read = || {
-            let mut file = fs::File::open(path)?;
-            let length = file.metadata()?.len();
-            let mut bytes = Vec::new();
-            if length <= self.options.max_file_bytes {
-                let length = usize::try_from(length).unwrap_or(0);
-                bytes = spare(length);
-                bytes.reserve_exact(length);
-            }
-            let limit = self.options.max_file_bytes;
-            file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-            Ok(bytes)
+        let failed = |error: std::io::Error| SourceError::new(Fault::Record, name(), error.to_string());
+        let limit = self.options.max_file_bytes;
+        let too_large = |size: String| {
+            let message =
+                format!("the file has {size} bytes, the limit is {limit}: raise max_file_bytes if that is right");
+            SourceError::new(Fault::TooLarge, name(), message)
         };
-        match read() {
-            Ok(bytes) if bytes.len() as u64 > self.options.max_file_bytes => {
-                let message = format!(
-                    "the file has more than {} bytes, which are the limit",
-                    self.options.max_file_bytes
-                );
-                Err(SourceError::new(Fault::TooLarge, name(), message))
-            }
-            Ok(bytes) => Ok(bytes),
-            Err(error) => {
-                let message = std::io::Error::to_string(&error);
-                Err(SourceError::new(Fault::Record, name(), message))
-            }
+        let mut file = fs::File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        if length > limit {
+            return Err(too_large(length.to_string()));
         }
+        let length = usize::try_from(length).unwrap_or(0);
+        let mut bytes = spare(length);
+        bytes.reserve_exact(length);
+        // It may have grown, and not every file knows its size.
+        file.by_ref()
+            .take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        if bytes.len() as u64 > limit {
+            return Err(too_large(format!("more than {limit}")));
+        }
+        Ok(bytes)
     }
 }
 

@@ -260,7 +260,7 @@ impl JsonReader {
         };
         if line.length.is_none() {
             let message = format!(
-                "the line has more than {} bytes, which are the limit",
+                "the line has more than {} bytes, which are the limit: raise max_line_bytes if that is right",
                 self.options.max_line_bytes
             );
             return Err(bad(Fault::TooLarge, 0, message));
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!((got[0].as_str(), got[2].as_str()), ("Int(1)", "Int(2)"));
         assert_eq!(
             got[1],
-            "t.jsonl, line 2, byte 8: the line has more than 50000 bytes, which are the limit"
+            "t.jsonl, line 2, byte 8: the line has more than 50000 bytes, which are the limit: raise max_line_bytes if that is right"
         );
     }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read, SeekFrom};
 use std::sync::Arc;
 
-use super::compress::Codec;
+use super::compress::{Codec, skipped};
 use super::{Fault, SourceError};
 use crate::store::{Blob, Raw};
 
@@ -68,13 +68,21 @@ impl Stream {
         });
         let length = length.map_err(|error| SourceError::io(&*self.name, &error))?;
         self.input = Input::Plain(raw, length);
-        if let Some(codec) = Codec::find(self.at_least(6)?) {
+        let head = self.at_least(8)?;
+        let skips = skipped(head).is_some();
+        if let Some(mut codec) = Codec::find(head) {
             let Input::Plain(mut raw, _) = std::mem::replace(&mut self.input, Input::Plain(Box::new(io::empty()), 0))
             else {
                 return Ok(());
             };
-            let packed = raw.rewind().and_then(|()| codec.decode(raw));
-            let packed = packed.map_err(|error| SourceError::io(&*self.name, &error))?;
+            let packed = || {
+                if skips {
+                    codec = codec.behind_skipped(&mut *raw)?;
+                }
+                raw.rewind()?;
+                Ok((codec.decode(raw)?, codec))
+            };
+            let (packed, codec) = packed().map_err(|error| SourceError::io(&*self.name, &error))?;
             self.input = Input::Packed(packed, codec);
             (self.start, self.end) = (0, 0);
         }
@@ -120,6 +128,10 @@ impl Stream {
             (Input::Packed(_, codec), io::ErrorKind::InvalidData) => {
                 let message = format!("the {} data is damaged: {error}", codec.name());
                 SourceError::new(Fault::Damaged, &*self.name, message).at(at)
+            }
+            (Input::Packed(_, codec), io::ErrorKind::Unsupported) => {
+                let message = format!("the {} data is not read: {error}", codec.name());
+                SourceError::new(Fault::Unsupported, &*self.name, message).at(at)
             }
             _ => SourceError::new(Fault::Io, &*self.name, error.to_string()).at(at),
         }

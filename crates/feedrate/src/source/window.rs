@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::compress::too_wide;
 use super::{Codec, Fault, SourceError};
 
 /// Most that is read ahead.
@@ -284,6 +285,13 @@ pub(super) fn decoding(name: &Arc<str>, error: &io::Error) -> SourceError {
             said = SourceError::new(Fault::Truncated, &**name, "the compressed data is cut off");
         }
         return said;
+    }
+    if let Some(message) = too_wide(error) {
+        return SourceError::new(
+            Fault::Unsupported,
+            &**name,
+            format!("the zstd data is not read: {message}"),
+        );
     }
     SourceError::new(
         Fault::Damaged,

@@ -110,7 +110,10 @@ impl Ipc {
     fn bytes(&mut self, entry: Entry) -> Result<Buffer, SourceError> {
         let name = Arc::clone(self.window.name());
         let too_large = |len: u64| {
-            let message = format!("a record batch has {len} bytes, the limit is {}", self.limit);
+            let message = format!(
+                "a record batch has {len} bytes, the limit (max_batch_bytes) is {}: raise it if that is right",
+                self.limit
+            );
             // Nothing behind it is read: rows would be missing without a word.
             SourceError::new(Fault::Unsupported, &*name, message).at(entry.offset)
         };

@@ -258,9 +258,11 @@ fn files_and_streams() {
             assert_eq!(cut.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
         }
         let small = ArrowIpc::new([&path]).limit(100);
-        assert_eq!(
-            small.open(0, None).unwrap().next().unwrap_err().fault(),
-            Fault::Unsupported
+        let error = small.open(0, None).unwrap().next().unwrap_err();
+        assert_eq!(error.fault(), Fault::Unsupported);
+        assert!(
+            error.message().contains("the limit (max_batch_bytes) is 100: raise it"),
+            "{error}"
         );
     }
     let cut = stream(&batches());

@@ -159,7 +159,7 @@ impl Mds {
         };
         if shard.raw.bytes > self.limit {
             let message = format!(
-                "it has {} bytes decompressed, the limit is {}",
+                "it has {} bytes decompressed, the limit (max_shard_bytes) is {}: raise it if that is right",
                 shard.raw.bytes, self.limit
             );
             return Err(wrong(Fault::Unsupported, &name, message));

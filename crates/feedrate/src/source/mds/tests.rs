@@ -88,6 +88,10 @@ fn samples_by_number_plain_and_compressed() {
         .map(|_| ())
         .unwrap_err();
     assert_eq!(small.fault(), Fault::Unsupported);
+    assert!(
+        small.message().contains("the limit (max_shard_bytes) is 10: raise it"),
+        "{small}"
+    );
     folder.file("s.mds", &bytes[..bytes.len() - 1]);
     assert_eq!(source.open(0, None).map(|_| ()).unwrap_err().fault(), Fault::Truncated);
 }

@@ -346,7 +346,7 @@ impl TarReader {
             } else {
                 message = format!("{message}, and without {} that the first sample has", lost.join(", "));
             }
-            message + "; if it is whole, say so with EndMark::Optional"
+            message + "; if it is whole, say so with end_mark \"optional\""
         };
         let error = self.members.stream().error(Fault::Truncated, message);
         Err(self.cut(&error, Some(&sample.key)))
@@ -517,8 +517,9 @@ impl Sample {
             && !(again && options.duplicates == Duplicates::First);
         if read && size > self.left {
             let limit = options.max_sample_bytes;
-            let message =
-                format!("the sample has more than {limit} bytes, which are the limit; this member has {size}");
+            let message = format!(
+                "the sample has more than {limit} bytes, which are the limit; this member has {size}: raise max_sample_bytes if that is right"
+            );
             self.fail(reader, Fault::TooLarge, message);
         } else if read {
             self.left -= size;
@@ -555,11 +556,18 @@ impl Sample {
                 body
             }
             Err(error) => {
-                let fault = match error.kind() {
-                    std::io::ErrorKind::FileTooLarge => Fault::TooLarge,
-                    _ => Fault::Record,
+                let (fault, message) = match error.kind() {
+                    std::io::ErrorKind::FileTooLarge => {
+                        let limit = reader.options.max_sample_bytes;
+                        let message = format!(
+                            "the sample has more than {limit} bytes, which are the limit, once this member is decompressed: raise \
+                             max_sample_bytes if that is right"
+                        );
+                        (Fault::TooLarge, message)
+                    }
+                    _ => (Fault::Record, format!("the member cannot be decompressed: {error}")),
                 };
-                self.fail(reader, fault, format!("the member cannot be decompressed: {error}"));
+                self.fail(reader, fault, message);
                 Vec::new()
             }
         }

@@ -290,6 +290,8 @@ fn every_cut_is_seen() {
     assert_eq!(told, whole[..2]);
     let one = bytes[..512 + 1024].to_vec();
     assert_eq!(lines(&tar(one.clone())), ["Truncated"]);
+    let error = read(&tar(one.clone())).pop().unwrap().unwrap_err();
+    assert!(error.message().contains("say so with end_mark \"optional\""), "{error}");
     assert_eq!(lines(&tar(one).end_mark(EndMark::Optional)).len(), 1);
 }
 
@@ -357,6 +359,13 @@ fn limits() {
     maker.file("a.bin", &[1; 600]).file("a.cls", b"1").file("b.cls", b"2");
     let tar = tar(maker.end()).max_sample_bytes(100);
     assert_eq!(lines(&tar), ["TooLarge", "b cls=2"]);
+    let error = tar.open(0, None).unwrap().next().unwrap_err();
+    assert!(
+        error
+            .message()
+            .ends_with("has 600: raise max_sample_bytes if that is right"),
+        "{error}"
+    );
     // What a header claims is not set aside.
     let mut huge = Maker::default();
     huge.header(b"a.bin", 0o77_777_777_777, b'0').body(b"abc");

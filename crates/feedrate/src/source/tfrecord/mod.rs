@@ -335,7 +335,10 @@ impl TfReader {
     fn value(&mut self, len: u64) -> Result<Value, SourceError> {
         let size = usize::try_from(len).ok().filter(|_| len <= self.limit);
         let Some(size) = size else {
-            let message = format!("the record has {len} bytes, the limit is {}", self.limit);
+            let message = format!(
+                "the record has {len} bytes, the limit (max_record_bytes) is {}: raise it if that is right",
+                self.limit
+            );
             return Err(self.error(Fault::TooLarge, message));
         };
         let at = self.mark.offset + HEADER as u64;

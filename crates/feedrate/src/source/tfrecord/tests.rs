@@ -208,7 +208,15 @@ fn damage_is_told_where_it_is() {
         story(&raw(&folder, "payload", &flipped(26 + 12)).check(false)),
         [Ok(0), Ok(1), Ok(2)]
     );
-    assert_eq!(story(&raw(&folder, "small", &good).limit(9)), [Err(Fault::TooLarge); 3]);
+    let small = raw(&folder, "small", &good).limit(9);
+    assert_eq!(story(&small), [Err(Fault::TooLarge); 3]);
+    let error = small.open(0, None).unwrap().next().unwrap_err();
+    assert!(
+        error
+            .message()
+            .ends_with("the limit (max_record_bytes) is 9: raise it if that is right"),
+        "{error}"
+    );
     assert_eq!(
         TfRecords::new([folder.path().join("none")])
             .open(0, None)
@@ -255,6 +263,26 @@ fn compressed_files_are_told_by_their_bytes() {
         assert_eq!(fault, Some(Err(Fault::Truncated)), "{name}");
         assert!(cut.index().is_err(), "{name}");
     }
+    let padded = raw(&folder, "padded", &[&gzip(&plain)[..], &[0; 600]].concat());
+    assert_eq!(all(&mut *padded.open(0, None).unwrap()), expected);
+    let said = |bytes: &[u8]| {
+        let source = raw(&folder, "said", bytes);
+        source
+            .open(0, None)
+            .and_then(|mut reader| reader.skip(u64::MAX))
+            .unwrap_err()
+    };
+    let error = said(&[&gzip(&plain)[..], b"garbage"].concat());
+    assert!(
+        error
+            .message()
+            .contains("there are 7 bytes behind the end of the gzip data"),
+        "{error}"
+    );
+    // A window of 2 GiB.
+    let error = said(b"\x28\xb5\x2f\xfd\0\xa8\x29\0\0hello");
+    assert_eq!(error.fault(), Fault::Unsupported);
+    assert!(error.message().contains("--long=27"), "{error}");
     // The stream is whole, its last record is not.
     let cut = raw(&folder, "whole", &gzip(&plain[..plain.len() - 1]));
     assert_eq!(

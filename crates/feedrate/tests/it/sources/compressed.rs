@@ -135,4 +135,5 @@ fn compressed_members() {
     assert_eq!(bytes(&all[0], "cls"), b"3");
     let error = read_all(&Tar::new([folder.at("j.tar")]).decompress(true).max_sample_bytes(30)).unwrap_err();
     assert_eq!(error.fault(), Fault::TooLarge);
+    assert!(error.message().contains("raise max_sample_bytes"), "{error}");
 }

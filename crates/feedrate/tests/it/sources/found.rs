@@ -173,12 +173,34 @@ fn folders_are_classes() {
     let error = files().classes(true).parts().unwrap_err();
     assert!(error.message().contains("empty"), "{error}");
     let error = read_all(&files().max_file_bytes(3)).unwrap_err();
-    assert_eq!(error.fault(), Fault::TooLarge);
+    assert_eq!((error.fault(), error.key()), (Fault::TooLarge, Some("a/10.jpg")));
+    let right = "/a/10.jpg: the file has 7 bytes, the limit is 3: raise max_file_bytes if that is right";
+    assert_eq!(error.to_string(), format!("{}{right}", folder.at("r")));
+    // Of a pattern's file the path is the key.
+    let error = read_all(&Files::new([folder.at("r/a/10.jpg")]).max_file_bytes(3)).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}{right}", folder.at("r")));
     assert_eq!(
         Files::new([folder.at("r/a/*.jpg")]).parts().unwrap()[0].records,
         Some(1)
     );
     assert!(Files::new([folder.at("r")]).extensions(["gif"]).parts().is_err());
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read_first() {
+    let folder = Folder::new();
+    let path = folder.write("huge.bin", "");
+    std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(3 << 30))
+        .unwrap();
+    // Read up to the limit, it could not say how large it is.
+    let error = read_all(&Files::new([path])).unwrap_err();
+    assert!(error.message().contains("has 3221225472 bytes"), "{error}");
+    // Nor does this file know its size.
+    let error = read_all(&Files::new(["/proc/self/status"]).max_file_bytes(9)).unwrap_err();
+    assert!(error.message().contains("has more than 9 bytes"), "{error}");
 }
 
 #[test]
