@@ -429,24 +429,17 @@ impl Groups {
 
     /// The next rows of the reader, at least one.
     fn read(&mut self) -> Result<arrow_array::RecordBatch, SourceError> {
-        let Some((reader, at, _)) = &mut self.reader else {
+        // One that fails, or panics, is not asked again.
+        let Some((mut reader, at, size)) = self.reader.take() else {
             return Err(SourceError::new(Fault::Io, &*self.name, "no reader is open"));
         };
-        let batch = reader.next().transpose().map_err(|error| wrong(&self.name, &error));
-        match batch {
-            Ok(Some(batch)) if batch.num_rows() > 0 => {
-                *at += batch.num_rows() as u64;
-                batch.project(&self.order).map_err(|error| wrong(&self.name, &error))
-            }
-            Ok(_) => {
-                let message = "the row groups have fewer rows than the footer says";
-                Err(SourceError::new(Fault::Truncated, &*self.name, message))
-            }
-            Err(error) => {
-                self.reader = None;
-                Err(error)
-            }
-        }
+        let batch = reader.next().transpose().map_err(|error| wrong(&self.name, &error))?;
+        let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) else {
+            let message = "the row groups have fewer rows than the footer says";
+            return Err(SourceError::new(Fault::Truncated, &*self.name, message));
+        };
+        self.reader = Some((reader, at + batch.num_rows() as u64, size));
+        batch.project(&self.order).map_err(|error| wrong(&self.name, &error))
     }
 
     /// Whether the reader, at its end, is not.

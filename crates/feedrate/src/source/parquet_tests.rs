@@ -341,6 +341,56 @@ fn the_end_of_a_file_is_told_once() {
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
 
+/// Three row groups of a hundred numbers, with a page that cannot be unpacked: of the second group's column `x`, counted from the first.
+fn one_bad_page(properties: WriterPropertiesBuilder, page: usize) -> Vec<u8> {
+    let batch = |first: i32| {
+        let n: ArrayRef = Arc::new(Int32Array::from_iter_values(first..first + 100));
+        let x: ArrayRef = Arc::new(Int32Array::from_iter_values((first..first + 100).map(mixed)));
+        RecordBatch::try_from_iter([("n", n), ("x", x)]).unwrap()
+    };
+    let properties = properties
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_dictionary_enabled(false);
+    let mut bytes = file(&[batch(0), batch(100), batch(200)], properties);
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(bytes.clone()));
+    let (start, len) = metadata.unwrap().row_group(1).column(1).byte_range();
+    let column = &mut bytes[usize::try_from(start).unwrap()..usize::try_from(start + len).unwrap()];
+    // What Zstandard's frames begin with.
+    let frames = column
+        .windows(4)
+        .enumerate()
+        .filter(|(_, four)| *four == [0x28, 0xb5, 0x2f, 0xfd]);
+    let (at, _) = frames.collect::<Vec<_>>()[page];
+    column[at] = 0;
+    bytes
+}
+
+fn mixed(n: i32) -> i32 {
+    n.wrapping_mul(0x0019_660d)
+}
+
+fn numbered(n: u64) -> Value {
+    let n = i32::try_from(n).unwrap();
+    Value::map([("n", Value::from(n)), ("x", mixed(n).into())])
+}
+
+#[test]
+fn a_damaged_page_hides_no_other_rows() {
+    let folder = Folder::new("parquet-one-page");
+    let source = Parquet::new([folder.file("p", &one_bad_page(WriterProperties::builder(), 0))]);
+    let mut reader = source.open(0, None).unwrap();
+    for row in [5, 150, 5, 250, 199, 250, 99, 100, 200] {
+        assert!(reader.seek(row).unwrap());
+        let found = reader.next();
+        if (100..200).contains(&row) {
+            let error = found.unwrap_err();
+            assert_eq!(error.key(), Some(&*format!("row {row}")), "{error}");
+        } else {
+            assert_eq!(found.unwrap().unwrap().value, numbered(row), "{row}");
+        }
+    }
+}
+
 #[test]
 fn damaged_files_end_in_errors() {
     let folder = Folder::new("parquet-mutations");

@@ -142,6 +142,24 @@ impl<T: Table> TableReader<T> {
         Ok(true)
     }
 
+    /// Goes to a row of a table without a filter.
+    fn go(&mut self, number: u64) {
+        let begin = self
+            .chunk
+            .as_ref()
+            .and_then(|chunk| chunk.places.get(0))
+            .unwrap_or(self.row);
+        if number >= begin && number < self.row && self.chunk.is_some() {
+            self.at = usize::try_from(number - begin).unwrap_or(usize::MAX);
+        } else {
+            self.chunk = None;
+            self.at = 0;
+            self.goes_on = number == self.row;
+            self.row = number;
+        }
+        self.number = number;
+    }
+
     /// Rows that are decoded for one that is asked for.
     fn step(&self) -> usize {
         if !self.goes_on && !self.table.filtered() {
@@ -246,8 +264,7 @@ impl<T: Table> Reader for TableReader<T> {
         if !self.table.filtered() {
             let left = self.table.rows() - self.number.min(self.table.rows());
             let passed = count.min(left);
-            let to = self.number + passed;
-            self.seek(to)?;
+            self.go(self.number + passed);
             self.goes_on = true;
             return Ok(passed);
         }
@@ -265,21 +282,9 @@ impl<T: Table> Reader for TableReader<T> {
         if self.table.filtered() {
             return Ok(false);
         }
-        let number = number.min(self.table.rows());
-        let begin = self
-            .chunk
-            .as_ref()
-            .and_then(|chunk| chunk.places.get(0))
-            .unwrap_or(self.row);
-        if number >= begin && number < self.row && self.chunk.is_some() {
-            self.at = usize::try_from(number - begin).unwrap_or(usize::MAX);
-        } else {
-            self.chunk = None;
-            self.at = 0;
-            self.goes_on = number == self.row;
-            self.row = number;
-        }
-        self.number = number;
+        // What is damaged in one place says nothing of another.
+        self.failed = None;
+        self.go(number.min(self.table.rows()));
         Ok(true)
     }
 
