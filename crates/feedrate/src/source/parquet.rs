@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{
@@ -38,7 +38,7 @@ const GROUP: u64 = u32::MAX as u64;
 
 /// Parquet files, each a part.
 ///
-/// Types come as [`ArrowIpc`](super::ArrowIpc) lists them. Rows are found by number: the row group by the footer, the page by the page
+/// Types come as [`ArrowIpc`](super::ArrowIpc) lists them, dictionaries of bools, decimals and half floats as columns of these. Rows are found by number: the row group by the footer, the page by the page
 /// index where the file has one. With a filter they are not, and marks hold the row's number beside the record's.
 ///
 /// A filter is asked first: row groups that its statistics rule out are not read, of the others only its columns, and of the columns that are
@@ -263,6 +263,8 @@ struct Groups {
     file: Positioned,
     name: Arc<str>,
     metadata: ArrowReaderMetadata,
+    /// What its columns are read as.
+    schema: SchemaRef,
     /// Whether the page index has been looked for.
     paged: bool,
     /// First rows of the groups, and the number of rows.
@@ -301,7 +303,7 @@ impl Groups {
             rows += found;
             starts.push(rows);
         }
-        let schema: SchemaRef = Arc::clone(metadata.schema());
+        let schema = Arc::new(decodable(metadata.schema()));
         if mislabelled(&file, metadata.metadata()) {
             let message = "it was written by Apache Arrow before version 3 with data pages of version 2, which say that they are not \
                            compressed and are: write it anew";
@@ -314,7 +316,7 @@ impl Groups {
                 names.to_vec()
             }
         };
-        let (mask, given) = projection(&metadata, columns.map(here).as_deref(), &name)?;
+        let (mask, given) = projection(&metadata, &schema, columns.map(here).as_deref(), &name)?;
         let fields = given.iter().map(|at| Arc::clone(&schema.fields()[*at])).collect();
         // What is read keeps the order of the file.
         let mut read = given.clone();
@@ -340,6 +342,7 @@ impl Groups {
             file,
             name,
             metadata,
+            schema: Arc::clone(&schema),
             paged: false,
             starts,
             bytes,
@@ -387,7 +390,7 @@ impl Groups {
         mask: &ProjectionMask,
         size: usize,
     ) -> Result<ParquetRecordBatchReader, SourceError> {
-        let (schema, fields) = (self.metadata.parquet_schema(), self.metadata.schema().fields());
+        let (schema, fields) = (self.metadata.parquet_schema(), self.schema.fields());
         let levels =
             parquet_to_arrow_field_levels(schema, mask.clone(), Some(fields)).map_err(|error| self.error(&error))?;
         let counted = Counted {
@@ -483,11 +486,10 @@ impl Groups {
         let metadata = self.metadata.metadata();
         let rows = metadata.row_group(group);
         let known = || {
-            let converter =
-                StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema())
-                    .ok()?
-                    // Where a writer has not counted them, nobody knows.
-                    .with_missing_null_counts_as_zero(false);
+            let converter = StatisticsConverter::try_new(column, &self.schema, self.metadata.parquet_schema())
+                .ok()?
+                // Where a writer has not counted them, nobody knows.
+                .with_missing_null_counts_as_zero(false);
             let bounds = converter.parquet_column_index().is_some_and(|at| {
                 let column = rows.column(at);
                 let old = column.statistics().is_some_and(Statistics::is_min_max_deprecated);
@@ -520,7 +522,7 @@ impl Groups {
         let Some(passed) = &self.passed else { return Ok(None) };
         let from = passed.rows.partition_point(|found| start + u64::from(*found) < row);
         if from == passed.rows.len() {
-            let batch = arrow_array::RecordBatch::new_empty(Arc::clone(self.metadata.schema()));
+            let batch = arrow_array::RecordBatch::new_empty(Arc::clone(&self.schema));
             let places = Places::Chosen(Vec::new());
             return Ok(Some(Chunk { batch, places, end }));
         }
@@ -568,13 +570,42 @@ impl Groups {
     }
 }
 
+/// The columns as the crate (60.1) decodes them. Writers note that a column was a dictionary (pandas' categories of bools); it makes none of bools,
+/// decimals and half floats, and panics or fails, while the values are stored as ever: they are read as what they are.
+fn decodable(schema: &Schema) -> Schema {
+    let fields: Vec<_> = schema.fields().iter().map(plain).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+fn plain(field: &FieldRef) -> FieldRef {
+    use DataType::{
+        Boolean, Decimal32, Decimal64, Decimal128, Decimal256, Dictionary, FixedSizeList, Float16, LargeList, List,
+        Map, Struct,
+    };
+    let kind = match field.data_type() {
+        Dictionary(_, values) => match values.as_ref() {
+            kind @ (Boolean | Float16 | Decimal32(..) | Decimal64(..) | Decimal128(..) | Decimal256(..)) => {
+                kind.clone()
+            }
+            _ => return Arc::clone(field),
+        },
+        Struct(fields) => Struct(fields.iter().map(plain).collect()),
+        List(item) => List(plain(item)),
+        LargeList(item) => LargeList(plain(item)),
+        FixedSizeList(item, size) => FixedSizeList(plain(item), *size),
+        Map(entry, sorted) => Map(plain(entry), *sorted),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(kind))
+}
+
 /// Which leaves are read, and which columns are given, in order.
 fn projection(
     metadata: &ArrowReaderMetadata,
+    schema: &Schema,
     columns: Option<&[String]>,
     name: &str,
 ) -> Result<(ProjectionMask, Vec<usize>), SourceError> {
-    let schema = metadata.schema();
     let Some(columns) = columns else {
         let all = choose(schema, None, name)?;
         return Ok((ProjectionMask::all(), all));

@@ -5,7 +5,11 @@ use ::parquet::basic::{Compression, Encoding, ZstdLevel};
 use ::parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use arrow_array::builder::{Int32Builder, ListBuilder};
-use arrow_array::{ArrayRef, Int32Array, RecordBatch, StringArray, StructArray};
+use arrow_array::types::{ArrowPrimitiveType, Float16Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, Float16Array, Float64Array,
+    Int8Array, Int32Array, RecordBatch, StringArray, StructArray, TimestampMillisecondArray,
+};
 use arrow_schema::{DataType, Field};
 
 use super::super::arrow::tests::{batch, checks, row};
@@ -339,6 +343,57 @@ fn the_end_of_a_file_is_told_once() {
     assert_eq!(found, b"bc");
     let error = reader.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn dictionaries_of_any_values() {
+    let folder = Folder::new("parquet-dictionaries");
+    let keys = || Int8Array::from(vec![Some(0), Some(1), None]);
+    let decimals = Decimal128Array::from(vec![15, 25]);
+    let short = decimals.clone().with_precision_and_scale(9, 1).unwrap();
+    let long = decimals.with_precision_and_scale(30, 1).unwrap();
+    let fixed = FixedSizeBinaryArray::try_from_iter([b"ab", b"cd"].iter()).unwrap();
+    let floats = [Value::Float(1.5), Value::Float(2.5)];
+    let cases: [(ArrayRef, [Value; 2]); 9] = [
+        (
+            Arc::new(BooleanArray::from(vec![true, false])),
+            [true.into(), false.into()],
+        ),
+        (Arc::new(short), floats.clone()),
+        (Arc::new(long), floats.clone()),
+        (
+            Arc::new(Float16Array::from_iter_values(
+                [1.5, 2.5].map(<Float16Type as ArrowPrimitiveType>::Native::from_f32),
+            )),
+            floats.clone(),
+        ),
+        (Arc::new(Float64Array::from(vec![1.5, 2.5])), floats),
+        (Arc::new(Int32Array::from(vec![4, 5])), [4.into(), 5.into()]),
+        (
+            Arc::new(TimestampMillisecondArray::from(vec![4, 5])),
+            [4.into(), 5.into()],
+        ),
+        (Arc::new(StringArray::from(vec!["a", "b"])), ["a".into(), "b".into()]),
+        (
+            Arc::new(fixed),
+            [Value::Bytes(b"ab".to_vec()), Value::Bytes(b"cd".to_vec())],
+        ),
+    ];
+    for (values, [first, second]) in cases {
+        let kind = values.data_type().clone();
+        let column: ArrayRef = Arc::new(DictionaryArray::new(keys(), values));
+        let field = Arc::new(Field::new("a", column.data_type().clone(), true));
+        let nested: ArrayRef = Arc::new(StructArray::from(vec![(field, Arc::clone(&column))]));
+        let batch = RecordBatch::try_from_iter_with_nullable([("d", column, true), ("s", nested, true)]).unwrap();
+        let source = Parquet::new([folder.file("d", &file(&[batch], WriterProperties::builder()))]);
+        let expected = [first.clone(), second, Value::None]
+            .map(|value| Value::map([("d", value.clone()), ("s", Value::map([("a", value)]))]));
+        assert_eq!(all(&mut *source.open(0, None).unwrap()), expected, "{kind}");
+        if let Value::Float(_) | Value::Bool(_) = first {
+            let filtered = source.filter(Filter::column("d", Op::Eq, first));
+            assert_eq!(all(&mut *filtered.open(0, None).unwrap()), expected[..1], "{kind}");
+        }
+    }
 }
 
 /// Three row groups of a hundred numbers, with a page that cannot be unpacked: of the second group's column `x`, counted from the first.
