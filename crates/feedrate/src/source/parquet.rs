@@ -84,7 +84,7 @@ impl Parquet {
 
     /// Whether all rows have the columns of all files, in the order in which they are met first: null where a file has no such column. A
     /// column of nulls takes the type that it has elsewhere, integers of two widths become `int64` (`uint64` where none has a sign),
-    /// floats of two, and integers with floats, become `float64`. Other differences are an error that names both files. Opens every file once
+    /// floats of two, and integers with floats, become `float64`; a whole number that a float would round is an error. Other differences are an error that names both files. Opens every file once
     /// before the first row. Without it (the default) each row has the columns of its file, in the file's order.
     #[must_use]
     pub fn unify(mut self, unify: bool) -> Self {
@@ -128,14 +128,14 @@ impl Source for Parquet {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
-        let reader = TableReader::new(table, name, from)?;
+        let reader = TableReader::new(table, Arc::clone(&name), from)?;
         let Some(united) = &self.united else {
             return Ok(Box::new(reader));
         };
         let fields = |part| self.table(part).map(|(table, name)| (table.fields, name));
         let (columns, filter) = (self.columns.as_deref(), self.filter.as_deref());
         let united = unite(united, self.shards.parts().len(), columns, filter, fields)?;
-        Ok(united.reader(reader))
+        Ok(united.reader(reader, name, self.filter.is_none()))
     }
 
     fn indexed(&self) -> bool {

@@ -8,15 +8,15 @@ use arrow_array::builder::{Int32Builder, ListBuilder};
 use arrow_array::types::{ArrowPrimitiveType, Float16Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, Float16Array, Float64Array,
-    Int8Array, Int32Array, RecordBatch, StringArray, StructArray, TimestampMillisecondArray,
+    Int8Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray, TimestampMillisecondArray,
 };
 use arrow_schema::{DataType, Field};
 
 use super::super::arrow::tests::{batch, checks, row};
 use super::*;
 use crate::batch::Tensor;
-use crate::source::Op;
 use crate::source::mutate::{Folder, all, exhaust, mutations};
+use crate::source::{Op, Record};
 
 fn file(batches: &[RecordBatch], properties: WriterPropertiesBuilder) -> Vec<u8> {
     let mut writer = ArrowWriter::try_new(Vec::new(), batches[0].schema(), Some(properties.build())).unwrap();
@@ -394,6 +394,40 @@ fn dictionaries_of_any_values() {
             assert_eq!(all(&mut *filtered.open(0, None).unwrap()), expected[..1], "{kind}");
         }
     }
+}
+
+#[test]
+fn united_integers_are_not_rounded() {
+    let folder = Folder::new("parquet-unite");
+    let one = |name: &str, column: ArrayRef| {
+        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        folder.file(name, &file(&[batch], WriterProperties::builder()))
+    };
+    let numbers = vec![1, 1 << 53, (1 << 53) + 1, i64::MAX, 7];
+    let paths = [
+        one("floats", Arc::new(Float64Array::from(vec![0.5]))),
+        one("numbers", Arc::new(Int64Array::from(numbers))),
+    ];
+    let source = Parquet::new(&paths).unify(true);
+    let mut reader = source.open(1, None).unwrap();
+    let rows: Vec<_> = std::iter::from_fn(|| reader.next().transpose()).collect();
+    let x = |row: &Result<Record, SourceError>| row.as_ref().ok().and_then(|row| row.value.get("x").cloned());
+    let floats = [Some(1.0), Some(9_007_199_254_740_992.0), None, None, Some(7.0)];
+    assert_eq!(
+        rows.iter().map(x).collect::<Vec<_>>(),
+        floats.map(|x| x.map(Value::Float))
+    );
+    let error = rows[2].as_ref().unwrap_err();
+    assert!(error.may_continue() && error.part().ends_with("numbers"), "{error}");
+    assert_eq!(error.key(), Some("column x of row 2"));
+    assert!(error.message().contains("9007199254740993"), "{error}");
+    let mut reader = source.open(1, None).unwrap();
+    assert_eq!(reader.columns(2).unwrap().unwrap().rows, 2);
+    assert_eq!(reader.columns(3).unwrap().unwrap_err(), *error);
+    let filtered = source.filter(Filter::column("x", Op::Gt, 1_i64));
+    let mut reader = filtered.open(1, None).unwrap();
+    reader.next().unwrap();
+    assert_eq!(reader.next().unwrap_err().key(), Some("column x of record 1"));
 }
 
 /// Three row groups of a hundred numbers, with a page that cannot be unpacked: of the second group's column `x`, counted from the first.

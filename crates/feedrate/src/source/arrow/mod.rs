@@ -131,14 +131,14 @@ impl Source for ArrowIpc {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
-        let reader = TableReader::new(table, name, from)?;
+        let reader = TableReader::new(table, Arc::clone(&name), from)?;
         let Some(united) = &self.united else {
             return Ok(Box::new(reader));
         };
         let fields = |part| self.table(part).map(|(table, name)| (table.fields(), name));
         let (columns, filter) = (self.columns.as_deref(), self.filter.as_deref());
         let united = unite(united, self.shards.parts().len(), columns, filter, fields)?;
-        Ok(united.reader(reader))
+        Ok(united.reader(reader, name, self.filter.is_none()))
     }
 
     fn indexed(&self) -> bool {
