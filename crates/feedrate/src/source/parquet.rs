@@ -21,11 +21,11 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::file::statistics::Statistics;
 
 use super::arrow::{
-    Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
+    Chunk, Extent, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
 };
 use super::codec::Piece;
 use super::guard::guard;
-use super::parquet_pages::Counted;
+use super::parquet_pages::{Counted, Miscounted};
 use super::paths::Paths;
 use super::window::{Window, fill_at};
 use super::{Fault, Mark, Part, Reader, Source, SourceError};
@@ -43,6 +43,10 @@ const GROUP: u64 = u32::MAX as u64;
 ///
 /// A filter is asked first: row groups that its statistics rule out are not read, of the others only its columns, and of the columns that are
 /// wanted only the rows that passed.
+///
+/// Damage costs the rows that need what is damaged, by page, and each is an error of its own that names row group and column; reading goes on
+/// behind them, unless a row group has other rows than the footer says. If a filter needs it, its row group's wanted rows are not known, and are
+/// one error.
 ///
 /// Memory for each reader: of each column that is read one page, compressed and not, with its dictionary; the rows that are decoded at a time
 /// (1,024, or 8 MiB if that is less, or as many as [`columns`](Reader::columns) is asked for); with a filter four bytes for each chosen row of a
@@ -278,6 +282,7 @@ struct Groups {
     /// Whether a column that is not there is null everywhere.
     lenient: bool,
     passed: Option<Passed>,
+    miscounted: Miscounted,
     /// An open reader, the row that it gives next (of those chosen, with a filter), and the rows that it gives at a time.
     reader: Option<(ParquetRecordBatchReader, u64, usize)>,
 }
@@ -352,6 +357,7 @@ impl Groups {
             filter,
             lenient,
             passed: None,
+            miscounted: Miscounted::default(),
             reader: None,
         })
     }
@@ -398,6 +404,7 @@ impl Groups {
             metadata: Arc::clone(self.metadata.metadata()),
             groups,
             skips: selection.is_some(),
+            miscounted: self.miscounted.clone(),
         };
         let size = size.min(counted.num_rows());
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &counted, size, selection)
@@ -438,6 +445,7 @@ impl Groups {
         };
         let batch = reader.next().transpose().map_err(|error| wrong(&self.name, &error))?;
         let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) else {
+            self.miscounted.set(Some(0));
             let message = "the row groups have fewer rows than the footer says";
             return Err(SourceError::new(Fault::Truncated, &*self.name, message));
         };
@@ -479,6 +487,33 @@ impl Groups {
         }
         self.passed = Some(Passed { group, rows });
         Ok(())
+    }
+
+    /// The first column that cannot be read of a row, or of its group where it is not known which rows passed the filter.
+    fn culprit(&self, row: u64) -> Option<String> {
+        let group = self.group(row);
+        let (mask, selection, size) = match &self.filter {
+            Some((_, mask)) if self.wanted(row).is_none() => (mask, None, ASKED),
+            _ => {
+                let before = usize::try_from(row - self.starts[group]).unwrap_or(usize::MAX);
+                let one = vec![RowSelector::skip(before), RowSelector::select(1)];
+                (&self.mask, Some(RowSelection::from(one)), 1)
+            }
+        };
+        let bad = |at: &usize| {
+            let mut column = ProjectionMask::roots(self.metadata.parquet_schema(), [*at]);
+            column.intersect(mask);
+            let read = || {
+                for batch in self.build(vec![group], selection.clone(), &column, size)? {
+                    batch.map_err(|error| wrong(&self.name, &error))?;
+                }
+                Ok(())
+            };
+            guard(&self.name, read).is_err()
+        };
+        let fields = self.schema.fields();
+        let found = (0..fields.len()).find(bad);
+        found.map(|at| fields[at].name().clone())
     }
 
     /// What the statistics say of a column in a group.
@@ -646,6 +681,7 @@ impl Table for Groups {
     }
 
     fn chunk(&mut self, row: u64, most: usize) -> Result<Chunk, SourceError> {
+        self.miscounted.set(None);
         if let Some(chunk) = self.filtered_chunk(row, most)? {
             return Ok(chunk);
         }
@@ -654,6 +690,7 @@ impl Table for Groups {
         let end = row + batch.num_rows() as u64;
         if end >= self.rows() && (end > self.rows() || self.has_more()) {
             self.reader = None;
+            self.miscounted.set(Some(0));
             let message = "the row groups have more rows than the footer says";
             return Err(SourceError::new(Fault::Damaged, &*self.name, message));
         }
@@ -662,6 +699,47 @@ impl Table for Groups {
             batch,
             places: Places::From(row),
         })
+    }
+
+    fn extent(&mut self, row: u64) -> Option<Extent> {
+        let group = self.group(row);
+        let metadata = self.metadata.metadata().row_group(group);
+        // Where the footer does not say how many rows there are, nobody knows which is which.
+        let lies = self.miscounted.get().is_some_and(|at| at <= group)
+            || metadata
+                .columns()
+                .iter()
+                .any(|column| column.num_values() < metadata.num_rows());
+        (!lies).then(|| Extent {
+            end: self.starts[group + 1],
+            whole: self.wanted(row).is_none(),
+        })
+    }
+
+    fn named(&mut self, row: u64, error: &SourceError) -> SourceError {
+        let group = self.group(row);
+        let column = self
+            .culprit(row)
+            .map_or_else(String::new, |column| format!(", column {column}"));
+        let (first, last) = (self.starts[group], self.starts[group + 1] - 1);
+        let message = format!(
+            "row group {group} (rows {first} to {last}){column}: {}",
+            error.message()
+        );
+        SourceError::new(Fault::Record, error.part(), message)
+    }
+
+    fn wanted(&self, row: u64) -> Option<u64> {
+        if self.filter.is_none() {
+            return Some(row);
+        }
+        let group = self.group(row);
+        let passed = self.passed.as_ref().filter(|passed| passed.group == group)?;
+        let mut rows = passed.rows.iter().map(|found| self.starts[group] + u64::from(*found));
+        let from = passed
+            .rows
+            .partition_point(|found| self.starts[group] + u64::from(*found) < row);
+        Some(rows.nth(from).unwrap_or(self.starts[group + 1]))
     }
 
     fn filtered(&self) -> bool {
