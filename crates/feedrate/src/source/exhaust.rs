@@ -21,11 +21,11 @@ pub fn exhaust(source: &dyn Source) -> u64 {
     let Ok(parts) = source.parts() else { return 0 };
     let mut records = 0;
     for part in 0..parts.len() {
-        let (mut read, mut bytes, mut first) = (0, 0, None);
+        let (mut read, mut bad, mut bytes, mut first) = (0, 0, 0, None);
         let Ok(mut reader) = source.open(part, None) else {
             continue;
         };
-        while read < MOST && bytes < ALL {
+        while read + bad < MOST && bytes < ALL {
             match reader.next() {
                 Ok(Some(record)) => {
                     let found = record.value.bytes();
@@ -38,7 +38,7 @@ pub fn exhaust(source: &dyn Source) -> u64 {
                     assert!(matches!(reader.next(), Ok(None)), "a record after the end");
                     break;
                 }
-                Err(error) if error.may_continue() => {}
+                Err(error) if error.may_continue() => bad += 1,
                 Err(_) => {
                     assert!(reader.next().is_err(), "no error after an error");
                     break;

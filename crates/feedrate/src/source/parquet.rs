@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{
@@ -21,11 +21,11 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::file::statistics::Statistics;
 
 use super::arrow::{
-    Chunk, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
+    Chunk, Extent, Fields, Filter, Places, Range, Table, TableReader, United, cell, choose, present, unite, wrong,
 };
 use super::codec::Piece;
 use super::guard::guard;
-use super::parquet_pages::Counted;
+use super::parquet_pages::{Counted, Miscounted};
 use super::paths::Paths;
 use super::window::{Window, fill_at};
 use super::{Fault, Mark, Part, Reader, Source, SourceError};
@@ -38,11 +38,15 @@ const GROUP: u64 = u32::MAX as u64;
 
 /// Parquet files, each a part.
 ///
-/// Types come as [`ArrowIpc`](super::ArrowIpc) lists them. Rows are found by number: the row group by the footer, the page by the page
+/// Types come as [`ArrowIpc`](super::ArrowIpc) lists them, dictionaries of bools, decimals and half floats as columns of these. Rows are found by number: the row group by the footer, the page by the page
 /// index where the file has one. With a filter they are not, and marks hold the row's number beside the record's.
 ///
 /// A filter is asked first: row groups that its statistics rule out are not read, of the others only its columns, and of the columns that are
 /// wanted only the rows that passed.
+///
+/// Damage costs the rows that need what is damaged, by page, and each is an error of its own that names row group and column; reading goes on
+/// behind them, unless a row group has other rows than the footer says. If a filter needs it, its row group's wanted rows are not known, and are
+/// one error.
 ///
 /// Memory for each reader: of each column that is read one page, compressed and not, with its dictionary; the rows that are decoded at a time
 /// (1,024, or 8 MiB if that is less, or as many as [`columns`](Reader::columns) is asked for); with a filter four bytes for each chosen row of a
@@ -84,7 +88,7 @@ impl Parquet {
 
     /// Whether all rows have the columns of all files, in the order in which they are met first: null where a file has no such column. A
     /// column of nulls takes the type that it has elsewhere, integers of two widths become `int64` (`uint64` where none has a sign),
-    /// floats of two, and integers with floats, become `float64`. Other differences are an error that names both files. Opens every file once
+    /// floats of two, and integers with floats, become `float64`; a whole number that a float would round is an error. Other differences are an error that names both files. Opens every file once
     /// before the first row. Without it (the default) each row has the columns of its file, in the file's order.
     #[must_use]
     pub fn unify(mut self, unify: bool) -> Self {
@@ -132,14 +136,14 @@ impl Source for Parquet {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
-        let reader = TableReader::new(table, name, from)?;
+        let reader = TableReader::new(table, Arc::clone(&name), from)?;
         let Some(united) = &self.united else {
             return Ok(Box::new(reader));
         };
         let fields = |part| self.table(part).map(|(table, name)| (table.fields, name));
         let (columns, filter) = (self.columns.as_deref(), self.filter.as_deref());
         let united = unite(united, self.shards.parts().len(), columns, filter, fields)?;
-        Ok(united.reader(reader))
+        Ok(united.reader(reader, name, self.filter.is_none()))
     }
 
     fn indexed(&self) -> bool {
@@ -272,6 +276,8 @@ struct Groups {
     file: Positioned,
     name: Arc<str>,
     metadata: ArrowReaderMetadata,
+    /// What its columns are read as.
+    schema: SchemaRef,
     /// Whether the page index has been looked for.
     paged: bool,
     /// First rows of the groups, and the number of rows.
@@ -285,6 +291,7 @@ struct Groups {
     /// Whether a column that is not there is null everywhere.
     lenient: bool,
     passed: Option<Passed>,
+    miscounted: Miscounted,
     /// An open reader, the row that it gives next (of those chosen, with a filter), and the rows that it gives at a time.
     reader: Option<(ParquetRecordBatchReader, u64, usize)>,
 }
@@ -310,7 +317,7 @@ impl Groups {
             rows += found;
             starts.push(rows);
         }
-        let schema: SchemaRef = Arc::clone(metadata.schema());
+        let schema = Arc::new(decodable(metadata.schema()));
         if mislabelled(&file, metadata.metadata()) {
             let message = "it was written by Apache Arrow before version 3 with data pages of version 2, which say that they are not \
                            compressed and are: write it anew";
@@ -323,7 +330,7 @@ impl Groups {
                 names.to_vec()
             }
         };
-        let (mask, given) = projection(&metadata, columns.map(here).as_deref(), &name)?;
+        let (mask, given) = projection(&metadata, &schema, columns.map(here).as_deref(), &name)?;
         let fields = given.iter().map(|at| Arc::clone(&schema.fields()[*at])).collect();
         // What is read keeps the order of the file.
         let mut read = given.clone();
@@ -349,6 +356,7 @@ impl Groups {
             file,
             name,
             metadata,
+            schema: Arc::clone(&schema),
             paged: false,
             starts,
             bytes,
@@ -358,6 +366,7 @@ impl Groups {
             filter,
             lenient,
             passed: None,
+            miscounted: Miscounted::default(),
             reader: None,
         })
     }
@@ -396,7 +405,7 @@ impl Groups {
         mask: &ProjectionMask,
         size: usize,
     ) -> Result<ParquetRecordBatchReader, SourceError> {
-        let (schema, fields) = (self.metadata.parquet_schema(), self.metadata.schema().fields());
+        let (schema, fields) = (self.metadata.parquet_schema(), self.schema.fields());
         let levels =
             parquet_to_arrow_field_levels(schema, mask.clone(), Some(fields)).map_err(|error| self.error(&error))?;
         let counted = Counted {
@@ -404,6 +413,7 @@ impl Groups {
             metadata: Arc::clone(self.metadata.metadata()),
             groups,
             skips: selection.is_some(),
+            miscounted: self.miscounted.clone(),
         };
         let size = size.min(counted.num_rows());
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &counted, size, selection)
@@ -438,24 +448,18 @@ impl Groups {
 
     /// The next rows of the reader, at least one.
     fn read(&mut self) -> Result<arrow_array::RecordBatch, SourceError> {
-        let Some((reader, at, _)) = &mut self.reader else {
+        // One that fails, or panics, is not asked again.
+        let Some((mut reader, at, size)) = self.reader.take() else {
             return Err(SourceError::new(Fault::Io, &*self.name, "no reader is open"));
         };
-        let batch = reader.next().transpose().map_err(|error| wrong(&self.name, &error));
-        match batch {
-            Ok(Some(batch)) if batch.num_rows() > 0 => {
-                *at += batch.num_rows() as u64;
-                batch.project(&self.order).map_err(|error| wrong(&self.name, &error))
-            }
-            Ok(_) => {
-                let message = "the row groups have fewer rows than the footer says";
-                Err(SourceError::new(Fault::Truncated, &*self.name, message))
-            }
-            Err(error) => {
-                self.reader = None;
-                Err(error)
-            }
-        }
+        let batch = reader.next().transpose().map_err(|error| wrong(&self.name, &error))?;
+        let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) else {
+            self.miscounted.set(Some(0));
+            let message = "the row groups have fewer rows than the footer says";
+            return Err(SourceError::new(Fault::Truncated, &*self.name, message));
+        };
+        self.reader = Some((reader, at + batch.num_rows() as u64, size));
+        batch.project(&self.order).map_err(|error| wrong(&self.name, &error))
     }
 
     /// Whether the reader, at its end, is not.
@@ -494,16 +498,42 @@ impl Groups {
         Ok(())
     }
 
+    /// The first column that cannot be read of a row, or of its group where it is not known which rows passed the filter.
+    fn culprit(&self, row: u64) -> Option<String> {
+        let group = self.group(row);
+        let (mask, selection, size) = match &self.filter {
+            Some((_, mask)) if self.wanted(row).is_none() => (mask, None, ASKED),
+            _ => {
+                let before = usize::try_from(row - self.starts[group]).unwrap_or(usize::MAX);
+                let one = vec![RowSelector::skip(before), RowSelector::select(1)];
+                (&self.mask, Some(RowSelection::from(one)), 1)
+            }
+        };
+        let bad = |at: &usize| {
+            let mut column = ProjectionMask::roots(self.metadata.parquet_schema(), [*at]);
+            column.intersect(mask);
+            let read = || {
+                for batch in self.build(vec![group], selection.clone(), &column, size)? {
+                    batch.map_err(|error| wrong(&self.name, &error))?;
+                }
+                Ok(())
+            };
+            guard(&self.name, read).is_err()
+        };
+        let fields = self.schema.fields();
+        let found = (0..fields.len()).find(bad);
+        found.map(|at| fields[at].name().clone())
+    }
+
     /// What the statistics say of a column in a group.
     fn range(&self, column: &str, group: usize) -> Range {
         let metadata = self.metadata.metadata();
         let rows = metadata.row_group(group);
         let known = || {
-            let converter =
-                StatisticsConverter::try_new(column, self.metadata.schema(), self.metadata.parquet_schema())
-                    .ok()?
-                    // Where a writer has not counted them, nobody knows.
-                    .with_missing_null_counts_as_zero(false);
+            let converter = StatisticsConverter::try_new(column, &self.schema, self.metadata.parquet_schema())
+                .ok()?
+                // Where a writer has not counted them, nobody knows.
+                .with_missing_null_counts_as_zero(false);
             let bounds = converter.parquet_column_index().is_some_and(|at| {
                 let column = rows.column(at);
                 let old = column.statistics().is_some_and(Statistics::is_min_max_deprecated);
@@ -536,7 +566,7 @@ impl Groups {
         let Some(passed) = &self.passed else { return Ok(None) };
         let from = passed.rows.partition_point(|found| start + u64::from(*found) < row);
         if from == passed.rows.len() {
-            let batch = arrow_array::RecordBatch::new_empty(Arc::clone(self.metadata.schema()));
+            let batch = arrow_array::RecordBatch::new_empty(Arc::clone(&self.schema));
             let places = Places::Chosen(Vec::new());
             return Ok(Some(Chunk { batch, places, end }));
         }
@@ -584,13 +614,42 @@ impl Groups {
     }
 }
 
+/// The columns as the crate (60.1) decodes them. Writers note that a column was a dictionary (pandas' categories of bools); it makes none of bools,
+/// decimals and half floats, and panics or fails, while the values are stored as ever: they are read as what they are.
+fn decodable(schema: &Schema) -> Schema {
+    let fields: Vec<_> = schema.fields().iter().map(plain).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+fn plain(field: &FieldRef) -> FieldRef {
+    use DataType::{
+        Boolean, Decimal32, Decimal64, Decimal128, Decimal256, Dictionary, FixedSizeList, Float16, LargeList, List,
+        Map, Struct,
+    };
+    let kind = match field.data_type() {
+        Dictionary(_, values) => match values.as_ref() {
+            kind @ (Boolean | Float16 | Decimal32(..) | Decimal64(..) | Decimal128(..) | Decimal256(..)) => {
+                kind.clone()
+            }
+            _ => return Arc::clone(field),
+        },
+        Struct(fields) => Struct(fields.iter().map(plain).collect()),
+        List(item) => List(plain(item)),
+        LargeList(item) => LargeList(plain(item)),
+        FixedSizeList(item, size) => FixedSizeList(plain(item), *size),
+        Map(entry, sorted) => Map(plain(entry), *sorted),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(kind))
+}
+
 /// Which leaves are read, and which columns are given, in order.
 fn projection(
     metadata: &ArrowReaderMetadata,
+    schema: &Schema,
     columns: Option<&[String]>,
     name: &str,
 ) -> Result<(ProjectionMask, Vec<usize>), SourceError> {
-    let schema = metadata.schema();
     let Some(columns) = columns else {
         let all = choose(schema, None, name)?;
         return Ok((ProjectionMask::all(), all));
@@ -631,6 +690,7 @@ impl Table for Groups {
     }
 
     fn chunk(&mut self, row: u64, most: usize) -> Result<Chunk, SourceError> {
+        self.miscounted.set(None);
         if let Some(chunk) = self.filtered_chunk(row, most)? {
             return Ok(chunk);
         }
@@ -639,6 +699,7 @@ impl Table for Groups {
         let end = row + batch.num_rows() as u64;
         if end >= self.rows() && (end > self.rows() || self.has_more()) {
             self.reader = None;
+            self.miscounted.set(Some(0));
             let message = "the row groups have more rows than the footer says";
             return Err(SourceError::new(Fault::Damaged, &*self.name, message));
         }
@@ -647,6 +708,47 @@ impl Table for Groups {
             batch,
             places: Places::From(row),
         })
+    }
+
+    fn extent(&mut self, row: u64) -> Option<Extent> {
+        let group = self.group(row);
+        let metadata = self.metadata.metadata().row_group(group);
+        // Where the footer does not say how many rows there are, nobody knows which is which.
+        let lies = self.miscounted.get().is_some_and(|at| at <= group)
+            || metadata
+                .columns()
+                .iter()
+                .any(|column| column.num_values() < metadata.num_rows());
+        (!lies).then(|| Extent {
+            end: self.starts[group + 1],
+            whole: self.wanted(row).is_none(),
+        })
+    }
+
+    fn named(&mut self, row: u64, error: &SourceError) -> SourceError {
+        let group = self.group(row);
+        let column = self
+            .culprit(row)
+            .map_or_else(String::new, |column| format!(", column {column}"));
+        let (first, last) = (self.starts[group], self.starts[group + 1] - 1);
+        let message = format!(
+            "row group {group} (rows {first} to {last}){column}: {}",
+            error.message()
+        );
+        SourceError::new(Fault::Record, error.part(), message)
+    }
+
+    fn wanted(&self, row: u64) -> Option<u64> {
+        if self.filter.is_none() {
+            return Some(row);
+        }
+        let group = self.group(row);
+        let passed = self.passed.as_ref().filter(|passed| passed.group == group)?;
+        let mut rows = passed.rows.iter().map(|found| self.starts[group] + u64::from(*found));
+        let from = passed
+            .rows
+            .partition_point(|found| self.starts[group] + u64::from(*found) < row);
+        Some(rows.nth(from).unwrap_or(self.starts[group + 1]))
     }
 
     fn filtered(&self) -> bool {

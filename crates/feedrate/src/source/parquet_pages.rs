@@ -1,6 +1,7 @@
 //! Parquet's pages, looked at before they are decoded.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parquet::arrow::arrow_reader::RowGroups;
 use parquet::basic::{Encoding, Type};
@@ -28,6 +29,21 @@ pub(super) struct Counted<R> {
     pub(super) groups: Vec<usize>,
     /// Whether rows are passed over.
     pub(super) skips: bool,
+    pub(super) miscounted: Miscounted,
+}
+
+/// The row group that was found to have other rows than the footer says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Miscounted(Arc<AtomicUsize>);
+
+impl Miscounted {
+    pub(super) fn set(&self, group: Option<usize>) {
+        self.0.store(group.map_or(0, |group| group + 1), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> Option<usize> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
 }
 
 impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
@@ -45,6 +61,7 @@ impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
             groups: self.groups.clone().into_iter(),
             column,
             skips: self.skips,
+            miscounted: self.miscounted.clone(),
         }))
     }
 
@@ -64,6 +81,7 @@ struct Chunks<R> {
     groups: std::vec::IntoIter<usize>,
     column: usize,
     skips: bool,
+    miscounted: Miscounted,
 }
 
 impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
@@ -89,6 +107,8 @@ impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
                 kind: leaf.physical_type(),
                 skips: self.skips,
                 left: rows as u64,
+                group: at,
+                miscounted: self.miscounted.clone(),
             })
         };
         Some(SerializedPageReader::new(Arc::clone(&self.file), column, rows, pages).map(checked))
@@ -107,12 +127,15 @@ struct Checked<P> {
     skips: bool,
     /// Rows of the row group that no page has had, where there are no levels.
     left: u64,
+    group: usize,
+    miscounted: Miscounted,
 }
 
 impl<P> Checked<P> {
     /// Books a page of this many rows.
     fn pass(&mut self, rows: u64) -> Result<(), ParquetError> {
         let left = self.left.checked_sub(rows).ok_or_else(|| {
+            self.miscounted.set(Some(self.group));
             let message = format!("a page has {rows} rows, and its row group has {} more", self.left);
             ParquetError::General(message)
         })?;
@@ -270,6 +293,7 @@ impl<P: PageReader> PageReader for Checked<P> {
                 self.pass(u64::from(*num_values))?;
             }
             None if self.width == 0 && self.left > 0 => {
+                self.miscounted.set(Some(self.group));
                 let message = format!("the pages of a column end {} rows before its row group", self.left);
                 return Err(ParquetError::General(message));
             }

@@ -5,14 +5,19 @@ use ::parquet::basic::{Compression, Encoding, ZstdLevel};
 use ::parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use arrow_array::builder::{Int32Builder, ListBuilder};
-use arrow_array::{ArrayRef, Int32Array, RecordBatch, StringArray, StructArray};
+use arrow_array::types::{ArrowPrimitiveType, Float16Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, Float16Array, Float64Array,
+    Int8Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray, TimestampMillisecondArray,
+};
 use arrow_schema::{DataType, Field};
 
 use super::super::arrow::tests::{batch, checks, row};
 use super::*;
 use crate::batch::Tensor;
-use crate::source::Op;
+use crate::pipeline::{Deal, Opening, Pipeline};
 use crate::source::mutate::{Folder, all, exhaust, mutations};
+use crate::source::{Op, Record};
 
 fn file(batches: &[RecordBatch], properties: WriterPropertiesBuilder) -> Vec<u8> {
     let mut writer = ArrowWriter::try_new(Vec::new(), batches[0].schema(), Some(properties.build())).unwrap();
@@ -206,7 +211,7 @@ fn pages_with_too_few_levels() {
             let filtered = source.filter(Filter::column("n", Op::Ge, 15_i64));
             for mut reader in [reader, filtered.open(0, None).unwrap()] {
                 let error = reader.next().unwrap_err();
-                assert_eq!(error.fault(), Fault::Damaged);
+                assert_eq!(error.fault(), Fault::Record);
                 let message = format!("a page of 20 values has {left} repetition levels");
                 assert!(error.to_string().contains(&message), "{error}");
             }
@@ -339,6 +344,341 @@ fn the_end_of_a_file_is_told_once() {
     assert_eq!(found, b"bc");
     let error = reader.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn dictionaries_of_any_values() {
+    let folder = Folder::new("parquet-dictionaries");
+    let keys = || Int8Array::from(vec![Some(0), Some(1), None]);
+    let decimals = Decimal128Array::from(vec![15, 25]);
+    let short = decimals.clone().with_precision_and_scale(9, 1).unwrap();
+    let long = decimals.with_precision_and_scale(30, 1).unwrap();
+    let fixed = FixedSizeBinaryArray::try_from_iter([b"ab", b"cd"].iter()).unwrap();
+    let floats = [Value::Float(1.5), Value::Float(2.5)];
+    let cases: [(ArrayRef, [Value; 2]); 9] = [
+        (
+            Arc::new(BooleanArray::from(vec![true, false])),
+            [true.into(), false.into()],
+        ),
+        (Arc::new(short), floats.clone()),
+        (Arc::new(long), floats.clone()),
+        (
+            Arc::new(Float16Array::from_iter_values(
+                [1.5, 2.5].map(<Float16Type as ArrowPrimitiveType>::Native::from_f32),
+            )),
+            floats.clone(),
+        ),
+        (Arc::new(Float64Array::from(vec![1.5, 2.5])), floats),
+        (Arc::new(Int32Array::from(vec![4, 5])), [4.into(), 5.into()]),
+        (
+            Arc::new(TimestampMillisecondArray::from(vec![4, 5])),
+            [4.into(), 5.into()],
+        ),
+        (Arc::new(StringArray::from(vec!["a", "b"])), ["a".into(), "b".into()]),
+        (
+            Arc::new(fixed),
+            [Value::Bytes(b"ab".to_vec()), Value::Bytes(b"cd".to_vec())],
+        ),
+    ];
+    for (values, [first, second]) in cases {
+        let kind = values.data_type().clone();
+        let column: ArrayRef = Arc::new(DictionaryArray::new(keys(), values));
+        let field = Arc::new(Field::new("a", column.data_type().clone(), true));
+        let nested: ArrayRef = Arc::new(StructArray::from(vec![(field, Arc::clone(&column))]));
+        let batch = RecordBatch::try_from_iter_with_nullable([("d", column, true), ("s", nested, true)]).unwrap();
+        let source = Parquet::new([folder.file("d", &file(&[batch], WriterProperties::builder()))]);
+        let expected = [first.clone(), second, Value::None]
+            .map(|value| Value::map([("d", value.clone()), ("s", Value::map([("a", value)]))]));
+        assert_eq!(all(&mut *source.open(0, None).unwrap()), expected, "{kind}");
+        if let Value::Float(_) | Value::Bool(_) = first {
+            let filtered = source.filter(Filter::column("d", Op::Eq, first));
+            assert_eq!(all(&mut *filtered.open(0, None).unwrap()), expected[..1], "{kind}");
+        }
+    }
+}
+
+#[test]
+fn united_integers_are_not_rounded() {
+    let folder = Folder::new("parquet-unite");
+    let one = |name: &str, column: ArrayRef| {
+        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        folder.file(name, &file(&[batch], WriterProperties::builder()))
+    };
+    let numbers = vec![1, 1 << 53, (1 << 53) + 1, i64::MAX, 7];
+    let paths = [
+        one("floats", Arc::new(Float64Array::from(vec![0.5]))),
+        one("numbers", Arc::new(Int64Array::from(numbers))),
+    ];
+    let source = Parquet::new(&paths).unify(true);
+    let mut reader = source.open(1, None).unwrap();
+    let rows: Vec<_> = std::iter::from_fn(|| reader.next().transpose()).collect();
+    let x = |row: &Result<Record, SourceError>| row.as_ref().ok().and_then(|row| row.value.get("x").cloned());
+    let floats = [Some(1.0), Some(9_007_199_254_740_992.0), None, None, Some(7.0)];
+    assert_eq!(
+        rows.iter().map(x).collect::<Vec<_>>(),
+        floats.map(|x| x.map(Value::Float))
+    );
+    let error = rows[2].as_ref().unwrap_err();
+    assert!(error.may_continue() && error.part().ends_with("numbers"), "{error}");
+    assert_eq!(error.key(), Some("column x of row 2"));
+    assert!(error.message().contains("9007199254740993"), "{error}");
+    let mut reader = source.open(1, None).unwrap();
+    assert_eq!(reader.columns(2).unwrap().unwrap().rows, 2);
+    assert_eq!(reader.columns(3).unwrap().unwrap_err(), *error);
+    let filtered = source.filter(Filter::column("x", Op::Gt, 1_i64));
+    let mut reader = filtered.open(1, None).unwrap();
+    reader.next().unwrap();
+    assert_eq!(reader.next().unwrap_err().key(), Some("column x of record 1"));
+}
+
+/// Three row groups of a hundred numbers, with a page that cannot be unpacked: of the second group's column `x`, counted from the first.
+fn one_bad_page(properties: WriterPropertiesBuilder, page: usize) -> Vec<u8> {
+    let batch = |first: i32| {
+        let n: ArrayRef = Arc::new(Int32Array::from_iter_values(first..first + 100));
+        let x: ArrayRef = Arc::new(Int32Array::from_iter_values((first..first + 100).map(mixed)));
+        RecordBatch::try_from_iter([("n", n), ("x", x)]).unwrap()
+    };
+    let properties = properties
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_dictionary_enabled(false);
+    let mut bytes = file(&[batch(0), batch(100), batch(200)], properties);
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(bytes.clone()));
+    let (start, len) = metadata.unwrap().row_group(1).column(1).byte_range();
+    let column = &mut bytes[usize::try_from(start).unwrap()..usize::try_from(start + len).unwrap()];
+    // What Zstandard's frames begin with.
+    let frames = column
+        .windows(4)
+        .enumerate()
+        .filter(|(_, four)| *four == [0x28, 0xb5, 0x2f, 0xfd]);
+    let (at, _) = frames.collect::<Vec<_>>()[page];
+    column[at] = 0;
+    bytes
+}
+
+fn mixed(n: i32) -> i32 {
+    n.wrapping_mul(0x0019_660d)
+}
+
+fn numbered(n: u64) -> Value {
+    let n = i32::try_from(n).unwrap();
+    Value::map([("n", Value::from(n)), ("x", mixed(n).into())])
+}
+
+#[test]
+fn a_damaged_page_hides_no_other_rows() {
+    let folder = Folder::new("parquet-one-page");
+    let source = Parquet::new([folder.file("p", &one_bad_page(WriterProperties::builder(), 0))]);
+    let mut reader = source.open(0, None).unwrap();
+    for row in [5, 150, 5, 250, 199, 250, 99, 100, 200] {
+        assert!(reader.seek(row).unwrap());
+        let found = reader.next();
+        if (100..200).contains(&row) {
+            let error = found.unwrap_err();
+            assert_eq!(error.key(), Some(&*format!("row {row}")), "{error}");
+        } else {
+            assert_eq!(found.unwrap().unwrap().value, numbered(row), "{row}");
+        }
+    }
+}
+
+/// What a reader says of its rows from here on: their numbers, or errors without what they lie in. Ends in "end".
+fn told(reader: &mut dyn Reader) -> Vec<String> {
+    let mut told = Vec::new();
+    loop {
+        told.push(match reader.next() {
+            Ok(Some(record)) => {
+                let n = record.value.get("n").cloned();
+                assert_eq!(
+                    record.value,
+                    numbered(n.map_or(0, |n| if let Value::Int(n) = n { n.cast_unsigned() } else { 0 }))
+                );
+                format!("{:?}", record.value.get("n"))
+            }
+            Ok(None) => "end".to_owned(),
+            Err(error) => {
+                assert!(error.may_continue(), "{error}");
+                let place = "row group 1 (rows 100 to 199), column x: ";
+                assert!(error.message().starts_with(place), "{error}");
+                format!("bad {}", error.key().unwrap())
+            }
+        });
+        if told.last().is_some_and(|last| last == "end") {
+            return told;
+        }
+    }
+}
+
+/// Pages of ten rows.
+fn tens() -> WriterPropertiesBuilder {
+    WriterProperties::builder()
+        .set_data_page_row_count_limit(10)
+        .set_write_batch_size(10)
+}
+
+#[test]
+fn rows_before_and_behind_damage_are_read() {
+    let folder = Folder::new("parquet-around");
+    let bare = tens().set_offset_index_disabled(true);
+    for (name, properties, page, bad) in [
+        ("one", WriterProperties::builder(), 0, 100..200),
+        ("first", tens(), 0, 100..110),
+        ("middle", tens(), 5, 150..160),
+        ("last", tens(), 9, 190..200),
+        ("bare first", bare.clone(), 0, 100..110),
+        ("bare middle", bare.clone(), 5, 150..160),
+        ("bare last", bare, 9, 190..200),
+    ] {
+        let source = Parquet::new([folder.file("p", &one_bad_page(properties, page))]);
+        let good = |row: u64| !bad.contains(&row);
+        let mut expected: Vec<_> = (0..300)
+            .map(|row| {
+                if good(row) {
+                    format!("{:?}", Some(Value::Int(row.cast_signed())))
+                } else {
+                    format!("bad row {row}")
+                }
+            })
+            .collect();
+        expected.push("end".to_owned());
+        assert_eq!(told(&mut *source.open(0, None).unwrap()), expected, "{name}");
+        // From any place on, opened there, gone there, or passed to.
+        for at in (0..=300).step_by(29).chain([99, 100, 101, 159, 160, 199, 200]) {
+            let rest = &expected[usize::try_from(at).unwrap()..];
+            let mut sought = source.open(0, None).unwrap();
+            assert!(sought.seek(at).unwrap());
+            let mut passed = source.open(0, None).unwrap();
+            assert_eq!(passed.skip(at).unwrap(), at);
+            let mark = passed.mark();
+            for mut reader in [source.open(0, Some(mark)).unwrap(), sought, passed] {
+                assert_eq!(told(&mut *reader), rest, "{name}, from {at}");
+            }
+        }
+        // Columns come up to the bad row, and go on behind it.
+        for size in [1, 7, 300, 1000] {
+            let mut reader = source.open(0, None).unwrap();
+            let mut found = Vec::new();
+            loop {
+                let before = reader.mark();
+                match reader.columns(size).unwrap() {
+                    Ok(columns) if columns.rows == 0 => break,
+                    Ok(columns) => {
+                        assert_eq!(columns.first, found.len() as u64);
+                        assert_eq!(reader.mark().number, before.number + columns.rows as u64);
+                        let Some(Value::Tensor(n)) = columns.get("n") else {
+                            panic!("a tensor")
+                        };
+                        let numbers = n.as_slice::<i32>().unwrap().iter();
+                        found.extend(numbers.map(|n| format!("{:?}", Some(Value::from(*n)))));
+                        let again = source.open(0, Some(before)).unwrap().columns(columns.rows);
+                        assert_eq!(again.unwrap().unwrap(), columns, "{name}, {size}");
+                    }
+                    Err(error) => {
+                        assert_eq!(reader.mark().number, before.number + 1, "{error}");
+                        found.push(format!("bad {}", error.key().unwrap()));
+                    }
+                }
+            }
+            found.push("end".to_owned());
+            assert_eq!(found, expected, "{name}, {size}");
+        }
+    }
+}
+
+#[test]
+fn damage_behind_a_filter() {
+    let folder = Folder::new("parquet-around-filter");
+    let bytes = one_bad_page(tens(), 5);
+    let source = || Parquet::new([folder.file("p", &bytes)]);
+    // The column that is damaged is not asked: every third row.
+    let thirds = source().filter(Filter::one_of("n", (0..300).step_by(3).map(i64::from)));
+    let mut expected: Vec<_> = (0..300)
+        .step_by(3)
+        .map(|row| {
+            if (150..160).contains(&row) {
+                format!("bad row {row}")
+            } else {
+                format!("{:?}", Some(Value::from(row)))
+            }
+        })
+        .collect();
+    expected.push("end".to_owned());
+    // It is asked: which rows of the group are wanted is not known, and they are one.
+    let asked = source().filter(Filter::column("x", Op::Ne, 1_i64));
+    let mut known: Vec<_> = (0..100)
+        .chain(200..300)
+        .map(|row| format!("{:?}", Some(Value::from(row))))
+        .collect();
+    known.insert(100, "bad row 100".to_owned());
+    known.push("end".to_owned());
+    for (source, expected) in [(thirds, expected), (asked, known)] {
+        let count = expected.len() as u64 - 1;
+        assert_eq!(told(&mut *source.open(0, None).unwrap()), expected);
+        assert_eq!(*source.index().unwrap(), [count]);
+        for at in (0..=count).step_by(7) {
+            let mut reader = source.open(0, None).unwrap();
+            assert_eq!(reader.skip(at).unwrap(), at);
+            let mark = reader.mark();
+            for mut reader in [source.open(0, Some(mark)).unwrap(), reader] {
+                assert_eq!(
+                    told(&mut *reader),
+                    expected[usize::try_from(at).unwrap()..],
+                    "from {at}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn failures_of_the_system_are_no_damage() {
+    let failed = io::Error::from_raw_os_error(5);
+    let error = arrow_schema::ArrowError::from(ParquetError::from(failed));
+    assert_eq!(wrong("p", &error).fault(), Fault::Io, "{error}");
+    let error = arrow_schema::ArrowError::from(ParquetError::NYI("a codec".into()));
+    assert_eq!(wrong("p", &error).fault(), Fault::Unsupported, "{error}");
+    let error = arrow_schema::ArrowError::from(ParquetError::General("a page".into()));
+    assert_eq!(wrong("p", &error).fault(), Fault::Damaged, "{error}");
+}
+
+#[test]
+fn lanes_share_a_damaged_file() {
+    let folder = Folder::new("parquet-around-lanes");
+    let source: Arc<dyn Source> = Arc::new(Parquet::new([folder.file("p", &one_bad_page(tens(), 5))]));
+    for size in [1, 16] {
+        let pipeline = Pipeline::dealt(Arc::clone(&source), Deal::Records);
+        let pipeline = if size == 1 { pipeline } else { pipeline.batch(size) };
+        for lanes in [1, 3] {
+            let (mut rows, mut bad) = (Vec::new(), Vec::new());
+            for lane in 0..lanes {
+                let opening = Opening::new(lane, lanes, 4, 0, 0);
+                let mut lane = pipeline.lane(&opening, None).unwrap();
+                loop {
+                    // Taken up anew before each.
+                    let cursor = lane.cursor().to_string().parse().unwrap();
+                    lane = pipeline.lane(&opening, Some(&cursor)).unwrap();
+                    match lane.next() {
+                        Ok(Some(sample)) => match sample.value.get("n") {
+                            Some(Value::Tensor(n)) => {
+                                rows.extend(n.as_slice::<i32>().unwrap().iter().map(|n| i64::from(*n)));
+                            }
+                            Some(Value::Int(n)) => rows.push(*n),
+                            other => panic!("{other:?}"),
+                        },
+                        Ok(None) => break,
+                        Err(failure) => bad.push(failure.key.unwrap()),
+                    }
+                }
+            }
+            rows.sort_unstable();
+            bad.sort_unstable();
+            assert_eq!(rows, (0..150).chain(160..300).collect::<Vec<_>>(), "{size}, {lanes}");
+            assert_eq!(
+                bad,
+                (150..160).map(|row| format!("row {row}")).collect::<Vec<_>>(),
+                "{size}, {lanes}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -323,6 +323,12 @@ impl Stage for Reading {
                     let rows = u32::try_from(columns.rows).unwrap_or(u32::MAX);
                     return Some(Ok((columns, place.child(rows))));
                 }
+                Err(error) if error.may_continue() && reader.mark().number == mark.number + 1 => {
+                    // It is behind one row, which is the bad one.
+                    self.single = self.single.saturating_sub(1);
+                    self.ordinal += 1;
+                    return Some(Err(self.failed(error)));
+                }
                 Err(_) if most > 1 => {
                     // Rows before the bad one are as good as ever.
                     self.single = most;
@@ -331,9 +337,7 @@ impl Stage for Reading {
                 }
                 Err(error) if error.may_continue() => {
                     self.single = self.single.saturating_sub(1);
-                    // Some readers are behind the bad row already.
-                    let passed = reader.mark().number > mark.number;
-                    match if passed { Ok(1) } else { reader.skip(1) } {
+                    match reader.skip(1) {
                         Ok(_) => self.ordinal += 1,
                         Err(_) => self.abandon(part),
                     }

@@ -10,7 +10,7 @@ use arrow_ipc::{Block, Endianness, Message, MessageHeader, MetadataVersion, root
 use arrow_schema::{FieldRef, Schema, SchemaRef};
 
 use super::filter::Filter;
-use super::table::{Chunk, Places, Table};
+use super::table::{Chunk, Extent, Places, Table};
 use super::{choose, present, wrong};
 use crate::source::window::Window;
 use crate::source::{Fault, SourceError};
@@ -52,6 +52,8 @@ pub(super) struct Ipc {
     limit: u64,
     /// The record batch that was read last, and which.
     batch: Option<(usize, RecordBatch)>,
+    /// Whether the last one could not be, since a dictionary cannot, as none that comes behind that.
+    unknown: bool,
 }
 
 impl Ipc {
@@ -97,6 +99,7 @@ impl Ipc {
             lenient,
             limit,
             batch: None,
+            unknown: false,
         })
     }
 
@@ -149,15 +152,33 @@ impl Ipc {
         Ok(())
     }
 
+    /// The entry in which a row lies.
+    fn at(&self, row: u64) -> usize {
+        self.entries.partition_point(|entry| entry.first + entry.rows <= row)
+    }
+
+    /// Whether a record batch has as many rows as its first column.
+    fn counts(&mut self, entry: Entry) -> bool {
+        let head = self.window.exact(entry.offset, entry.head, "a record batch");
+        let message = head.ok().and_then(|head| message(head).ok());
+        let batch = message.and_then(|message| message.header_as_record_batch());
+        let mut nodes = batch.and_then(|batch| batch.nodes()).into_iter().flatten();
+        nodes
+            .next()
+            .is_some_and(|node| u64::try_from(node.length()) == Ok(entry.rows))
+    }
+
     /// The record batch in which a row lies: what is left of it from there.
     fn load(&mut self, row: u64) -> Result<(RecordBatch, u64), SourceError> {
-        let at = self.entries.partition_point(|entry| entry.first + entry.rows <= row);
+        let at = self.at(row);
         let Some(&entry) = self.entries.get(at) else {
             return Err(damaged(self.window.name(), 0, "there is no such row"));
         };
         if self.batch.as_ref().is_none_or(|(held, _)| *held != at) {
             self.batch = None;
+            self.unknown = true;
             self.learn(at)?;
+            self.unknown = false;
             let bytes = self.bytes(entry)?;
             let name = Arc::clone(self.window.name());
             let batch = self.decoder.read_record_batch(&block(entry), &bytes);
@@ -225,6 +246,34 @@ impl Table for Ipc {
         let end = row + rows as u64;
         let batch = chosen.project(&self.given).map_err(|error| wrong(&name, &error))?;
         Ok(Chunk { batch, places, end })
+    }
+
+    fn extent(&mut self, row: u64) -> Option<Extent> {
+        let entry = self.entries.get(self.at(row)).copied()?;
+        let found = !self.unknown && self.counts(entry);
+        // A batch is decoded whole.
+        found.then_some(Extent {
+            end: entry.first + entry.rows,
+            whole: true,
+        })
+    }
+
+    fn named(&mut self, row: u64, error: &SourceError) -> SourceError {
+        let at = self.at(row);
+        let number = self.entries.iter().take(at).filter(|entry| !entry.dictionary).count();
+        let (first, last) = self.entries.get(at).map_or((row, row), |entry| {
+            (entry.first, (entry.first + entry.rows).saturating_sub(1))
+        });
+        let message = format!("record batch {number} (rows {first} to {last}): {}", error.message());
+        let named = SourceError::new(Fault::Record, error.part(), message);
+        match error.offset() {
+            Some(offset) => named.at(offset),
+            None => named,
+        }
+    }
+
+    fn wanted(&self, row: u64) -> Option<u64> {
+        self.filter.is_none().then_some(row)
     }
 
     fn filtered(&self) -> bool {

@@ -18,7 +18,7 @@ pub use self::filter::{Filter, Op};
 use self::ipc::Ipc;
 pub(super) use self::table::TableReader;
 #[cfg(feature = "parquet")]
-pub(super) use self::table::{Chunk, Places, Table};
+pub(super) use self::table::{Chunk, Extent, Places, Table};
 pub(super) use self::unite::{United, present};
 #[cfg(feature = "parquet")]
 pub(super) use self::values::cell;
@@ -47,8 +47,9 @@ use super::{Fault, Mark, Part, Reader, Source, SourceError};
 /// | dictionaries, runs | what they stand for | list |
 /// | null | `None` | list, if the column has one |
 ///
-/// Unions, intervals and decimals of 256 bits are refused. Rows are found by number, unless a filter makes their number unknown. Memory for each
-/// reader: one record batch of the file, uncompressed, up to [`limit`](ArrowIpc::limit), and the dictionaries.
+/// Unions, intervals and decimals of 256 bits are refused. Rows are found by number, unless a filter makes their number unknown. Damage costs the
+/// record batch in which it lies, each row of which is an error (with a filter, all of them one); with a dictionary, all that follows. Memory for
+/// each reader: one record batch of the file, uncompressed, up to [`limit`](ArrowIpc::limit), and the dictionaries.
 #[derive(Debug)]
 pub struct ArrowIpc {
     shards: Paths,
@@ -135,14 +136,14 @@ impl Source for ArrowIpc {
 
     fn open(&self, part: usize, from: Option<Mark>) -> Result<Box<dyn Reader>, SourceError> {
         let (table, name) = self.table(part)?;
-        let reader = TableReader::new(table, name, from)?;
+        let reader = TableReader::new(table, Arc::clone(&name), from)?;
         let Some(united) = &self.united else {
             return Ok(Box::new(reader));
         };
         let fields = |part| self.table(part).map(|(table, name)| (table.fields(), name));
         let (columns, filter) = (self.columns.as_deref(), self.filter.as_deref());
         let united = unite(united, self.shards.parts().len(), columns, filter, fields)?;
-        Ok(united.reader(reader))
+        Ok(united.reader(reader, name, self.filter.is_none()))
     }
 
     fn indexed(&self) -> bool {
@@ -195,6 +196,9 @@ pub(super) fn unite(
 pub(super) fn wrong(name: &str, error: &ArrowError) -> SourceError {
     let fault = match error {
         ArrowError::NotYetImplemented(_) => Fault::Unsupported,
+        // The crate `parquet` leaves the text alone of what the system said, and of what it does not know.
+        ArrowError::ParquetError(text) if text.contains("(os error ") => Fault::Io,
+        ArrowError::ParquetError(text) if text.starts_with("NYI") => Fault::Unsupported,
         _ => Fault::Damaged,
     };
     SourceError::new(fault, name, error.to_string())

@@ -319,6 +319,59 @@ fn whole_numbers_and_floats_are_compared_without_rounding() {
 }
 
 #[test]
+fn a_damaged_record_batch_hides_no_other_rows() {
+    let folder = Folder::new("arrow-one-batch");
+    let numbers = |range: std::ops::Range<i32>| {
+        let x: ArrayRef = Arc::new(Int32Array::from_iter_values(range));
+        RecordBatch::try_from_iter([("x", x)]).unwrap()
+    };
+    let batches = [numbers(0..100), numbers(100..200), numbers(200..300)];
+    let mut bytes = file(&batches, Some(CompressionType::ZSTD));
+    // What Zstandard's frames begin with.
+    let frames = bytes
+        .windows(4)
+        .enumerate()
+        .filter(|(_, four)| *four == [0x28, 0xb5, 0x2f, 0xfd]);
+    let (at, _) = frames.collect::<Vec<_>>()[1];
+    bytes[at] = 0;
+    let path = folder.file("m", &bytes);
+    let source = ArrowIpc::new([&path]);
+    for at in [0, 50, 99, 100, 101, 199, 200, 300] {
+        let mut sought = source.open(0, None).unwrap();
+        sought.seek(at).unwrap();
+        let mut passed = source.open(0, None).unwrap();
+        passed.skip(at).unwrap();
+        for mut reader in [source.open(0, Some(passed.mark())).unwrap(), sought, passed] {
+            for row in at..300 {
+                let found = reader.next();
+                if (100..200).contains(&row) {
+                    let error = found.unwrap_err();
+                    assert!(error.may_continue(), "{error}");
+                    assert_eq!(error.key(), Some(&*format!("row {row}")));
+                    assert!(
+                        error.message().starts_with("record batch 1 (rows 100 to 199): "),
+                        "{error}"
+                    );
+                } else {
+                    let record = found.unwrap().unwrap();
+                    assert_eq!(
+                        (record.mark.number, record.value.get("x")),
+                        (row, Some(&Value::Int(row.cast_signed())))
+                    );
+                }
+            }
+            assert!(reader.next().unwrap().is_none());
+        }
+    }
+    let filtered = source.filter(Filter::column("x", Op::Ge, 50_i64));
+    let mut reader = filtered.open(0, None).unwrap();
+    let found: Vec<_> = std::iter::from_fn(|| reader.next().transpose()).collect();
+    assert_eq!(found.iter().filter(|found| found.is_ok()).count(), 150);
+    assert_eq!(found[50].as_ref().unwrap_err().key(), Some("row 100"));
+    assert_eq!(*filtered.index().unwrap(), [151]);
+}
+
+#[test]
 fn damaged_files_end_in_errors() {
     let folder = Folder::new("arrow-mutations");
     for (bytes, times) in [

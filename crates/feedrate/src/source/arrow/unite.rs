@@ -153,11 +153,18 @@ impl United {
         Ok(self)
     }
 
-    /// Records of a file with these columns, as those of all files are.
-    pub(in crate::source) fn reader(self: &Arc<Self>, inner: impl Reader + 'static) -> Box<dyn Reader> {
+    /// Records of a file with these columns, as those of all files are. `numbered`: a record's number is that of its row.
+    pub(in crate::source) fn reader(
+        self: &Arc<Self>,
+        inner: impl Reader + 'static,
+        name: Arc<str>,
+        numbered: bool,
+    ) -> Box<dyn Reader> {
         Box::new(Conformed {
             inner,
             united: Arc::clone(self),
+            name,
+            what: if numbered { "row" } else { "record" },
         })
     }
 
@@ -166,14 +173,17 @@ impl United {
         &self,
         mut fields: Vec<(String, Value)>,
         missing: impl Fn() -> Value,
-        convert: impl Fn(Value, &Kind) -> Result<Value, TensorError>,
-    ) -> Result<Vec<(String, Value)>, TensorError> {
+        convert: impl Fn(Value, &Kind) -> Result<Value, Unfit>,
+    ) -> Result<Vec<(String, Value)>, (String, Unfit)> {
         let mut made = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
             made.push(match fields.iter().position(|(name, _)| *name == column.name) {
                 Some(at) => {
                     let (name, value) = fields.swap_remove(at);
-                    (name, convert(value, &column.kind)?)
+                    match convert(value, &column.kind) {
+                        Ok(value) => (name, value),
+                        Err(unfit) => return Err((name, unfit)),
+                    }
                 }
                 None => (column.name.clone(), missing()),
             });
@@ -193,6 +203,41 @@ pub(in crate::source) fn present(fields: &[FieldRef], wanted: &[String]) -> Vec<
 struct Conformed<R> {
     inner: R,
     united: Arc<United>,
+    /// The file's.
+    name: Arc<str>,
+    /// What is counted.
+    what: &'static str,
+}
+
+/// Why a value is none of the column of all files.
+#[derive(Debug, PartialEq)]
+enum Unfit {
+    /// A whole number that the nearest float is not, and how many values of the column come before it.
+    Rounded(i128, usize),
+    Tensor(TensorError),
+}
+
+impl From<TensorError> for Unfit {
+    fn from(error: TensorError) -> Self {
+        Self::Tensor(error)
+    }
+}
+
+impl<R> Conformed<R> {
+    /// `first`: the number of the record, or of the first of those that came as columns. The reader is behind them.
+    fn wrong(&self, first: u64, (column, unfit): (String, Unfit)) -> SourceError {
+        let (fault, at, message) = match unfit {
+            Unfit::Rounded(number, at) => {
+                let message = format!(
+                    "it is float64 in all files together, which would round {number}: convert one of the files, leave the column out \
+                     (columns=[...]), or read the files as they are (unify=False)"
+                );
+                (Fault::Record, first + at as u64, message)
+            }
+            Unfit::Tensor(error) => (Fault::Unsupported, first, error.to_string()),
+        };
+        SourceError::new(fault, &*self.name, message).of(format!("column {column} of {} {at}", self.what))
+    }
 }
 
 impl<R: Reader> Reader for Conformed<R> {
@@ -203,8 +248,8 @@ impl<R: Reader> Reader for Conformed<R> {
         if let Value::Map(fields) = record.value {
             let fields = self
                 .united
-                .conform(fields, || Value::None, |value, kind| Ok(cell(value, kind)));
-            record.value = Value::Map(fields.map_err(|error| wrong(&error))?);
+                .conform(fields, || Value::None, |value, kind| cell(value, kind, 0));
+            record.value = Value::Map(fields.map_err(|error| self.wrong(record.mark.number, error))?);
         }
         Ok(Some(record))
     }
@@ -230,33 +275,48 @@ impl<R: Reader> Reader for Conformed<R> {
                 return Ok(Columns { rows, fields, first });
             }
             let missing = || Value::List(vec![Value::None; rows]);
-            let fields = united.conform(fields, missing, column).map_err(|error| wrong(&error))?;
+            let fields = united.conform(fields, missing, column);
+            let fields = fields.map_err(|error| self.wrong(first, error))?;
             Ok(Columns { rows, fields, first })
         }))
     }
 }
 
-fn wrong(error: &TensorError) -> SourceError {
-    SourceError::new(Fault::Unsupported, "a column", error.to_string())
+/// A whole number as a float that is no other number; `at` values of its column come before it.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "that is what is looked for"
+)]
+fn float(number: i128, at: usize) -> Result<f64, Unfit> {
+    let float = number as f64;
+    if float as i128 == number {
+        Ok(float)
+    } else {
+        Err(Unfit::Rounded(number, at))
+    }
 }
 
-/// A value of a row.
-#[expect(clippy::cast_precision_loss, reason = "other files have floats there")]
-fn cell(value: Value, kind: &Kind) -> Value {
+/// A value of a row: other files may have floats there.
+fn cell(value: Value, kind: &Kind, at: usize) -> Result<Value, Unfit> {
     match (value, kind) {
-        (Value::Int(number), Kind::Float(_)) => Value::Float(number as f64),
-        (value, _) => value,
+        (Value::Int(number), Kind::Float(_)) => float(number.into(), at).map(Value::Float),
+        (value, _) => Ok(value),
     }
 }
 
 /// A column of some rows.
-fn column(value: Value, kind: &Kind) -> Result<Value, TensorError> {
+fn column(value: Value, kind: &Kind) -> Result<Value, Unfit> {
     let (Kind::Int(wanted) | Kind::Float(wanted)) = kind else {
         return Ok(value);
     };
     match value {
         Value::Tensor(tensor) if tensor.dtype() != *wanted => widened(&tensor, *wanted).map(Value::Tensor),
-        Value::List(items) => Ok(Value::List(items.into_iter().map(|item| cell(item, kind)).collect())),
+        Value::List(items) => {
+            let items = items.into_iter().enumerate();
+            let items = items.map(|(at, item)| cell(item, kind, at)).collect::<Result<_, _>>();
+            items.map(Value::List)
+        }
         value => Ok(value),
     }
 }
@@ -264,23 +324,28 @@ fn column(value: Value, kind: &Kind) -> Result<Value, TensorError> {
 /// Numbers in a type that holds more of them: `int64`, `uint64` or `float64`.
 #[expect(
     clippy::cast_lossless,
-    clippy::cast_precision_loss,
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
-    clippy::cast_possible_truncation,
     reason = "one of the kinds that `Kind::with` gives for this one"
 )]
-fn widened(tensor: &Tensor, wanted: DType) -> Result<Tensor, TensorError> {
+fn widened(tensor: &Tensor, wanted: DType) -> Result<Tensor, Unfit> {
     let tensor = tensor.contiguous(&Heap)?;
     let shape = tensor.shape();
+    macro_rules! floats {
+        ($from:ty, $float:expr) => {{
+            let numbers = tensor.as_slice::<$from>()?.iter().enumerate();
+            Tensor::from_vec(numbers.map($float).collect::<Result<Vec<f64>, Unfit>>()?, shape)
+        }};
+    }
     macro_rules! to {
         ($($dtype:path => $from:ty),*) => {
             match (tensor.dtype(), wanted) {
                 $(
-                    ($dtype, DType::F64) => Tensor::from_vec(tensor.as_slice::<$from>()?.iter().map(|x| *x as f64).collect(), shape),
+                    ($dtype, DType::F64) => floats!($from, |(at, x)| float((*x).into(), at)),
                     ($dtype, DType::U64) => Tensor::from_vec(tensor.as_slice::<$from>()?.iter().map(|x| *x as u64).collect(), shape),
                     ($dtype, DType::I64) => Tensor::from_vec(tensor.as_slice::<$from>()?.iter().map(|x| *x as i64).collect(), shape),
                 )*
+                (DType::F32, DType::F64) => floats!(f32, |(_, x)| Ok((*x).into())),
                 (DType::F16, DType::F64) => {
                     let bits = tensor.as_bytes()?.as_chunks::<2>().0;
                     Tensor::from_vec(bits.iter().map(|two| half(u16::from_ne_bytes(*two))).collect(), shape)
@@ -289,10 +354,11 @@ fn widened(tensor: &Tensor, wanted: DType) -> Result<Tensor, TensorError> {
             }
         };
     }
-    to!(
+    let widened = to!(
         DType::I8 => i8, DType::I16 => i16, DType::I32 => i32, DType::I64 => i64, DType::U8 => u8, DType::U16 => u16,
-        DType::U32 => u32, DType::U64 => u64, DType::F32 => f32
-    )
+        DType::U32 => u32, DType::U64 => u64
+    );
+    Ok(widened?)
 }
 
 #[cfg(test)]
@@ -355,5 +421,25 @@ mod tests {
             [-1.0, 7.0]
         );
         assert!(widened(&bytes, DType::F32).is_err());
+    }
+
+    #[test]
+    fn whole_numbers_are_not_rounded() {
+        let exact = 1_i64 << 53;
+        for (numbers, bad) in [
+            (vec![exact, -exact, exact + 2, i64::MIN], None),
+            (vec![1, exact + 1], Some(exact + 1)),
+            (vec![1, i64::MAX], Some(i64::MAX)),
+        ] {
+            let bad = bad.map(|bad| Unfit::Rounded(bad.into(), 1));
+            let kind = Kind::Float(DType::F64);
+            let list = Value::List(numbers.iter().map(|number| Value::Int(*number)).collect());
+            let tensor = Tensor::from_slice(&numbers, &[numbers.len()]).unwrap();
+            assert_eq!(column(list, &kind).err(), bad);
+            assert_eq!(column(tensor.into(), &kind).err(), bad);
+        }
+        let huge = Tensor::from_vec(vec![u64::MAX], &[1]).unwrap();
+        let rounded = Unfit::Rounded(u64::MAX.into(), 0);
+        assert_eq!(widened(&huge, DType::F64).unwrap_err(), rounded);
     }
 }
