@@ -470,8 +470,9 @@ class Pipeline:
     ) -> Pipeline:
         """What happens to elements that cannot be read or made: ``"raise"`` raises in their place, ``"skip"`` leaves them out and takes the
         next ones, so that batches stay full; a function is asked, and its truth means skip. More than ``at_most`` of them in an epoch
-        raise after all (of each rank: none knows of the others'). Elements have no numbers then: the pipeline is a stream, for loaders too. ``log`` names a file to which each is
-        appended as a line of JSON: shard, key, step and reason. A loader's ``skipped`` lists them too.
+        raise after all (of each rank: none knows of the others'). Elements have no numbers then: the pipeline is a stream, for loaders
+        too. ``log`` names a file to which each is appended as a line of JSON: shard, key, step and reason. A loader's ``skipped`` lists
+        them too.
         """
         if policy not in ("raise", "skip") and not callable(policy):
             raise ValueError(f'on_error() takes "raise", "skip" or a function, but got {policy!r}')
@@ -723,7 +724,9 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
 def _no_text(function: str, items: Any) -> None:
     """Refuses what has characters for items: it was meant to be a path."""
     if isinstance(items, (str, os.PathLike)):
-        raise TypeError(f"{function}() takes items, and got the {type(items).__name__} {items!r}: open() reads what a path stands for")
+        raise TypeError(
+            f"{function}() takes items, and got the {type(items).__name__} {items!r}: open() reads what a path stands for"
+        )
 
 
 def from_items(items: Any) -> Pipeline:

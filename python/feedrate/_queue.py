@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import operator
 import os
 import pickle
 import select
@@ -45,7 +46,8 @@ class Queue:
     Pass it to a process when that is started, as an argument (with any start method). Items are pickled, so that both sides own their
     copy; arrays of more than a few kilobytes travel in anonymous memory and not through a pipe, and need no ``/dev/shm``. Nothing in
     it can be left locked: the kernel keeps it, and a process that is killed while it puts or takes an item loses that item at most,
-    and its place. What was put and not taken is lost when the last process that knows the queue ends. Linux only.
+    and its place. Who waits for an item of a process that was killed waits on, for others may put: use a ``timeout`` there, or watch the
+    process. What was put and not taken is lost when the last process that knows the queue ends. Linux only.
 
     All methods may be called from any thread, and block without the GIL.
 
@@ -56,6 +58,9 @@ class Queue:
     """
 
     def __init__(self, maxsize: int) -> None:
+        if not hasattr(type(maxsize), "__index__") or isinstance(maxsize, bool):
+            raise TypeError(f"maxsize of a queue should be a whole number, but got {maxsize!r}")
+        maxsize = operator.index(maxsize)
         if not 1 <= maxsize <= 1024:
             raise ValueError(f"maxsize of a queue should be 1 to 1024, but got {maxsize}")
         self.maxsize = maxsize

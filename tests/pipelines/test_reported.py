@@ -93,6 +93,12 @@ def test_an_item_waits_for_a_descriptor() -> None:
     assert run.stdout.split() == ["told", "24", "300000", "behind"], run.stdout + run.stderr
 
 
+@pytest.mark.parametrize("size", ["4", 3.0, True, None])
+def test_a_queue_of_no_number(size: Any) -> None:
+    with pytest.raises(TypeError, match="whole number, but got"):
+        feedrate.Queue(size)
+
+
 def test_bad_elements_are_not_kept() -> None:
     def odd(x: int) -> int:
         if x % 2:
@@ -112,6 +118,18 @@ def test_paths_without_an_order_and_text_for_items() -> None:
         for text in ("/data/a.tar", Path("a.tar")):
             with pytest.raises(TypeError, match="open\\(\\) reads what a path stands for"):
                 function(text)  # type: ignore[arg-type]
+
+
+def test_what_is_no_path_here(tmp_path: Path) -> None:
+    for address in ("s3://bucket/a.tar", "https://a.b/{0..3}.tar", "pipe:cat a.tar"):
+        with pytest.raises(feedrate.PipelineError, match="this is an address, and only files are read"):
+            list(feedrate.open(address))
+    with pytest.raises(feedrate.PipelineError, match="expanduser"):
+        list(feedrate.open("~/none/*.tar"))
+    taken = tmp_path / "file"
+    taken.touch()
+    with pytest.raises(feedrate.PipelineError, match=f"{taken}: File exists"):
+        list(feedrate.from_items([1]).cache(taken))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -160,6 +160,7 @@ impl Cache {
         self.inner
             .lock()
             .map_or(Ok(()), |mut inner| inner.look(folder, fingerprint))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
     }
 
     /// The element of this place, if it is kept.

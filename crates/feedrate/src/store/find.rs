@@ -231,10 +231,17 @@ fn nothing(pattern: &str, name: &Path) -> SourceError {
     while !folder.as_os_str().is_empty() && !folder.is_dir() {
         folder = folder.parent().unwrap_or(Path::new(""));
     }
-    let message = if is_wild(&name.to_string_lossy()) {
+    let text = name.to_string_lossy();
+    let message = if pattern.contains("://") || pattern.starts_with("pipe:") {
+        "this is an address, and only files are read: copy it, or mount what it is in".to_owned()
+    } else if text.starts_with('~') {
+        format!(
+            "there is no {text}; ~ is not written out here: os.path.expanduser does that in Python, a shell elsewhere"
+        )
+    } else if is_wild(&text) {
         format!("nothing fits; {}", there(folder))
     } else {
-        format!("there is no {}; {}", name.display(), there(folder))
+        format!("there is no {text}; {}", there(folder))
     };
     SourceError::new(Fault::Missing, pattern, message)
 }
