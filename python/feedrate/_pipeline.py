@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 from feedrate import _arguments, _native, _same
@@ -722,8 +723,8 @@ def open(  # noqa: A001 (it opens shards as the builtin opens files)
 
 
 def _no_text(function: str, items: Any) -> None:
-    """Refuses what has characters for items: it was meant to be a path."""
-    if isinstance(items, (str, os.PathLike)):
+    """Refuses what was meant to be a path: text that looks like one has characters for items."""
+    if isinstance(items, os.PathLike) or (isinstance(items, str) and (os.sep in items or Path(items).suffix)):
         raise TypeError(
             f"{function}() takes items, and got the {type(items).__name__} {items!r}: open() reads what a path stands for"
         )

@@ -31,6 +31,5 @@ pub use pack::{Fit, Long, Packing};
 pub use padding::{Fill, Padding};
 pub use sample::{Place, Sample};
 pub use spec::{Elements, Pipeline};
-pub(crate) use stage::STACK;
 pub use stage::{Lane, Mix, Opening, around_threads, mixed, stop_ahead};
 pub use step::{Batch, Deal, Weights};

@@ -17,6 +17,7 @@ pub(crate) use fetch::{Common, catch};
 pub use inline::Inline;
 #[cfg(all(feature = "processes", target_os = "linux"))]
 pub use processes::{Launch, Processes, Workers};
+pub(crate) use threads::STACK;
 pub use threads::{Team, Threads};
 pub use turn::Turn;
 pub(crate) use turn::{Done, Unit};

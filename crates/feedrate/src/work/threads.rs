@@ -56,6 +56,9 @@ struct Shared<W: Work> {
     threads: usize,
 }
 
+/// Bytes of stack of a thread, for work whose steps call one another (pipelines): virtual memory, which is taken as far as it is used.
+pub(crate) const STACK: usize = 8 << 20;
+
 /// No epoch.
 const NONE: u64 = u64::MAX;
 
@@ -173,7 +176,7 @@ impl<W: Work> Threads<W> {
             // If this fails, dropping `pool` ends those that were started.
             let thread = std::thread::Builder::new()
                 .name(format!("feedrate-{number}"))
-                .stack_size(crate::pipeline::STACK)
+                .stack_size(STACK)
                 .spawn(move || run(&shared, &sender))
                 .map_err(|error| Error::system(format!("starting thread {number} of {count}"), error))?;
             pool.handles.push(thread);

@@ -13,9 +13,7 @@ use super::{Failure, Next, Origin, Place, Sample, Site, Stage};
 use crate::asking;
 use crate::pipeline::sample::to_text;
 use crate::state::State;
-
-/// Bytes of stack of a thread that runs a pipeline, whose steps call one another: virtual memory, which is taken as far as it is used.
-pub(crate) const STACK: usize = 8 << 20;
+use crate::work::STACK;
 
 /// How often who waits looks whether to give up.
 const LOOK: Duration = Duration::from_millis(20);

@@ -350,6 +350,5 @@ fn foreign(step: &str, place: &Place) -> Failure {
     )
 }
 
-pub(crate) use ahead::STACK;
 pub use ahead::{around_threads, stop_ahead};
 pub use mix::{Mix, mixed};
