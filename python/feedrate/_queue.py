@@ -31,6 +31,8 @@ _HEAD, _TAIL = 256, 384
 _SMALLEST = _HEAD + 512
 _LARGEST_BLOCK = 16 << 10
 
+#: Says that the item is in the memory whose descriptor comes along: no count of parts begins so.
+_MEMORY = b"memory"
 #: Lengths of the pickle and of each of its buffers.
 _COUNT = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
@@ -151,9 +153,11 @@ class Queue:
 
     def _receive(self, deadline: float | None) -> tuple[bytes, list[int]]:
         while True:
-            # Where the process has no descriptor to spare, the kernel would drop the one that holds the item: told before it is taken.
-            os.close(os.dup(self._places))
             try:
+                if self._in.recv(len(_MEMORY), socket.MSG_PEEK) == _MEMORY:
+                    # Where the process has no descriptor to spare, the kernel would drop the one that holds the item: told before it is
+                    # taken.
+                    os.close(os.dup(self._places))
                 message, descriptors, flags, _ = socket.recv_fds(self._in, INLINE + 4096, 1, socket.MSG_CMSG_CLOEXEC)
                 if flags & socket.MSG_CTRUNC:
                     os.eventfd_write(self._places, 1)
@@ -238,7 +242,7 @@ def _packed(item: Any, inline: int) -> tuple[bytes, int | None]:
     except BaseException:
         os.close(descriptor)
         raise
-    return b"memory", descriptor
+    return _MEMORY, descriptor
 
 
 def _unpacked(message: bytes, descriptors: list[int]) -> Any:

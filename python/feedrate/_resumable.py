@@ -160,14 +160,19 @@ class Resumable:
         if epoch < 0:
             raise ValueError(f"set_epoch() takes the number of an epoch, from 0, but got {epoch}")
         mine = progress(self)
-        mine.leave_epochs()
-        if mine.loaded is None or mine.loaded["epoch"] != epoch:
-            mine.loaded, mine.epochs = None, epoch
+        choose(mine, epoch)
         me: Any = self
         for part in (me.dataset, *around(me).values()):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
         forget_told(self)
+
+
+def choose(mine: Any, epoch: int) -> None:
+    """Makes the next epoch the one of this number; that of a state that was loaded goes on where it stopped."""
+    mine.leave_epochs()
+    if mine.loaded is None or mine.loaded["epoch"] != epoch:
+        mine.loaded, mine.epochs = None, epoch
 
 
 def forget_told(loader: Any) -> int | None:
@@ -186,10 +191,15 @@ def beginning(loader: Any) -> Iterator[None]:
     skipped."""
     mine = progress(loader)
     before = mine.loaded, mine.skip, mine.epoch, mine.epochs
+    told = forget_told(loader)
+    if told is not None:
+        loader.dataset._told = told
     try:
         yield
     except BaseException:
         mine.loaded, mine.skip, mine.epoch, mine.epochs = before
+        if told is not None:
+            loader.dataset._told = told
         raise
 
 
@@ -198,9 +208,8 @@ def begin_epoch(loader: Any) -> Epoch:
     mine = progress(loader)
     _options.check_ranks(loader)
     told = forget_told(loader)
-    if told is not None and (mine.loaded is None or mine.loaded["epoch"] != told):
-        mine.leave_epochs()
-        mine.loaded, mine.epochs = None, told
+    if told is not None:
+        choose(mine, told)
     last, epoch = mine.epoch, Epoch(loader, mine.loaded, mine.skip + (mine.loaded or {}).get("skip", 0))
     if last is not None and loader._iterator is not None:
         epoch.follow(last)

@@ -69,6 +69,7 @@ def test_a_state_in_a_fork_of_the_process_that_prefetches() -> None:
 QUEUE = """
 import os, resource, feedrate
 queue = feedrate.Queue(4)
+queue.put("small")
 queue.put(b"x" * 300_000)
 queue.put("behind")
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -78,6 +79,7 @@ try:
         held.append(os.dup(0))
 except OSError:
     pass
+print(queue.get())
 try:
     queue.get()
 except OSError as error:
@@ -90,7 +92,7 @@ print(len(queue.get()), queue.get())
 
 def test_an_item_waits_for_a_descriptor() -> None:
     run = script(QUEUE)
-    assert run.stdout.split() == ["told", "24", "300000", "behind"], run.stdout + run.stderr
+    assert run.stdout.split() == ["small", "told", "24", "300000", "behind"], run.stdout + run.stderr
 
 
 @pytest.mark.parametrize("size", ["4", 3.0, True, None])
@@ -231,3 +233,22 @@ def test_compressed_shards_are_read_again_once_and_not_for_each_record(tmp_path:
     before = read()
     assert all(one["i"] + 20_000 == two["i"] for one, two in pairs)
     assert read() - before < 6 * size
+
+
+@pytest.mark.parametrize("Loader", LOADERS)
+def test_an_epoch_that_was_told_waits_where_it_cannot_begin(Loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise OSError("not now")
+
+    def make() -> Any:
+        return Loader(feedrate.from_items(range(40)).shuffle(16), batch_size=8, seed=1)
+
+    loader = make()
+    wanted = [batches(loader) for _ in range(3)][2]
+    loader = make()
+    loader.dataset.set_epoch(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("feedrate._resumable.Epoch", fails)
+        with pytest.raises(OSError, match="not now"):
+            iter(loader)
+    assert batches(loader) == wanted

@@ -4,11 +4,11 @@ use feedrate::batch::Value;
 use feedrate::pipeline::{Pipeline, Weights};
 use feedrate::{Asked, DataLoader, Error, State};
 
-fn numbers(name: &str, count: i64) -> Pipeline {
+pub(super) fn numbers(name: &str, count: i64) -> Pipeline {
     Pipeline::items(name, (0..count).map(Into::into))
 }
 
-fn int(value: &Value) -> i64 {
+pub(super) fn int(value: &Value) -> i64 {
     match value {
         Value::Int(number) => *number,
         other => panic!("{other:?}"),

@@ -9,16 +9,7 @@ use feedrate::pipeline::{Call, Func, Function, Opening, Packing, Pipeline, Sampl
 use feedrate::source::{Items, Mark, Part, Reader, Record, Source, SourceError};
 use feedrate::{BoxError, DataLoader, State};
 
-fn numbers(name: &str, count: i64) -> Pipeline {
-    Pipeline::items(name, (0..count).map(Into::into))
-}
-
-fn int(value: &Value) -> i64 {
-    match value {
-        Value::Int(number) => *number,
-        other => panic!("{other:?}"),
-    }
-}
+use super::lanes::{int, numbers};
 
 /// All that the lanes give, sorted.
 fn in_lanes(pipeline: &Pipeline, lanes: u64) -> Vec<i64> {

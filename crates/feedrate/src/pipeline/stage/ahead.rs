@@ -69,8 +69,6 @@ struct Queue {
     ready: VecDeque<Result<Sample, Failed>>,
     /// Nothing more will come.
     ended: bool,
-    /// Nobody wants more.
-    stopped: bool,
     running: bool,
 }
 
@@ -82,7 +80,7 @@ struct Shared {
     signal: Arc<Signal>,
     limit: usize,
     label: String,
-    /// What [`Queue::stopped`] says, without the lock.
+    /// Nobody wants more. Set with the queue's lock, for who waits for room.
     halted: AtomicBool,
     /// The process whose thread it is: a fork's child has none.
     owner: u32,
@@ -143,17 +141,18 @@ thread_local! {
 
 /// Whether anybody wants what this thread makes.
 fn wanted() -> bool {
-    MAKES.with_borrow(|shared| {
-        shared
-            .upgrade()
-            .is_none_or(|shared| !shared.halted.load(Ordering::Relaxed))
-    })
+    MAKES.with_borrow(|shared| shared.upgrade().is_none_or(|shared| !shared.halted()))
 }
 
 impl Shared {
+    fn halted(&self) -> bool {
+        self.halted.load(Ordering::Relaxed)
+    }
+
     fn stop(&self) {
+        let queue = lock(&self.queue);
         self.halted.store(true, Ordering::Relaxed);
-        lock(&self.queue).stopped = true;
+        drop(queue);
         self.room.notify_all();
         self.signal.raise();
     }
@@ -164,10 +163,10 @@ impl Shared {
         let mut quiet = 0;
         loop {
             let mut queue = lock(&self.queue);
-            while queue.ready.len() >= self.limit && !queue.stopped {
+            while queue.ready.len() >= self.limit && !self.halted() {
                 queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
-            if queue.stopped {
+            if self.halted() {
                 queue.ended = true;
                 break;
             }
@@ -183,7 +182,7 @@ impl Shared {
             let mut queue = lock(&self.queue);
             match found {
                 // It may be because of that.
-                Err(_) if self.halted.load(Ordering::Relaxed) => queue.ended = true,
+                Err(_) if self.halted() => queue.ended = true,
                 Ok(Some(sample)) => queue.ready.push_back(Ok(sample)),
                 Ok(None) => queue.ended = true,
                 Err(failure) => {
@@ -352,7 +351,7 @@ impl Ahead {
         let places = ready().filter_map(|found| found.as_ref().ok());
         let failed = ready().enumerate();
         let failed = failed.filter_map(|(at, found)| found.as_ref().err().map(|failed| failed.failure.state(at)));
-        let ended = again.is_none() && queue.ended && !queue.stopped;
+        let ended = again.is_none() && queue.ended && !self.shared.halted();
         State::map([
             ("queue", to_text(places.map(|sample| &sample.place)).into()),
             ("failed", State::List(failed.collect())),
